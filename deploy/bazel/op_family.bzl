@@ -3,7 +3,8 @@
 load("//deploy/bazel:cc.bzl", "weft_cc_library")
 load("//deploy/bazel:cuda.bzl", "CUDA_ENABLED", "cuda_library")
 
-# SSE2 as the baseline, AVX2 and AVX-512 as the ones worth their compile time.
+# AVX2 and AVX-512 are worth their compile time. The baseline that Highway adds
+# is HWY_SCALAR (one lane), so kernels must compile with one lane too.
 HIGHWAY_COPTS = [
     "-O3",
     "-fno-math-errno",
