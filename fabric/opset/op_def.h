@@ -88,7 +88,7 @@ struct OpDef {
   int alias_count = 1;          // kInPlace: how many leading inputs are written
   ViewFn view;                  // kStrided
   bool strided_inputs = false;  // its kernels take any strides; otherwise callers make inputs contiguous
-  bool random = false;          // draws from Philox by (seed, step, node, global element)
+  bool random = false;  // draws from Philox by (seed, step, attribute `key`, global element); emitters fill in `key`
   // A composite op has no kernel: this emits it out of others.
   std::function<Values(Emitter&, const Values&, const Attrs&)> expand;
 };
