@@ -11,11 +11,15 @@ def weft_cc_library(name, copts = [], **kwargs):
 def weft_cc_binary(name, copts = [], **kwargs):
     native.cc_binary(name = name, copts = WARNINGS + copts, **kwargs)
 
-def weft_cc_test(name, copts = [], deps = [], size = "small", **kwargs):
+def weft_cc_test(name, copts = [], deps = [], size = "small", data = [], **kwargs):
     native.cc_test(
         name = name,
         size = size,
         copts = WARNINGS + copts,
         deps = deps + ["@system//:gtest_main"],
+        data = data + select({
+            "//deploy/bazel:tsan": ["//deploy:tsan.supp"],
+            "//conditions:default": [],
+        }),
         **kwargs
     )
