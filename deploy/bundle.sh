@@ -24,6 +24,5 @@ for target in "$@"; do
     { grep -vE '/(libc|libm|libdl|librt|libpthread|ld-linux[^/]*|libcublas[^/]*|libcudnn[^/]*|libnccl|libcuda[^/]*)\.so' || true; } |
     xargs -r -I{} install -m 644 {} "$folder/lib/"
 done
-# Debian's libraries look for each other in the system's folders, which this
-# machine's loader search does not include.
+# A library does not inherit the program's search path, hence the variable.
 echo "bundle: $folder ($(du -sh "$folder" | cut -f1)); run with LD_LIBRARY_PATH=$folder/lib"
