@@ -19,7 +19,7 @@ LINES = 700
 TEST_LINES = 1000
 
 # Built from parts so that this file does not break its own rules.
-TODO = re.compile(r"\bTO" + r"DO\b(?!\(#\d+\): )")
+UNTRACKED = re.compile(r"\bTO" + r"DO\b(?!\(#\d+\): )")
 MACHINE_PATH = re.compile(r"(?<![\w.$}/])/(?:wo" + r"rk|ro" + r"ot)/")
 ENV_READ = re.compile(r"\b(?:secure_)?geten" + r"v\s*\(")
 
@@ -68,7 +68,9 @@ def each_line(texts, pattern, message):
 
 
 def check_todo(texts):
-    return each_line(texts, TODO, "needs an issue, as in (#12): what")
+    # Pages explain the rule, and so name the word.
+    code = {name: text for name, text in texts.items() if not name.endswith(".md")}
+    return each_line(code, UNTRACKED, "needs an issue, as in (#12): what")
 
 
 def check_machine_paths(texts):
@@ -120,7 +122,7 @@ def main():
     results = {
         "Length": list(check_length(texts)),
         "EnvironmentReads": list(check_environment(texts)),
-        "Todo": list(check_todo(texts)),
+        "OpenWork": list(check_todo(texts)),
         "MachinePaths": list(check_machine_paths(texts)),
         "Format": list(check_format(texts, root)),
     }
