@@ -5,8 +5,8 @@ namespace weft::internal {
 [[noreturn]] void CheckFailed(const char* file, int line, const char* condition);
 }  // namespace weft::internal
 
-#define WEFT_CHECK(condition)                                              \
-  do {                                                                     \
-    if (!(condition)) [[unlikely]]                                         \
-      ::weft::internal::CheckFailed(__FILE__, __LINE__, #condition);       \
+#define WEFT_CHECK(condition)                                        \
+  do {                                                               \
+    if (!(condition)) [[unlikely]]                                   \
+      ::weft::internal::CheckFailed(__FILE__, __LINE__, #condition); \
   } while (false)

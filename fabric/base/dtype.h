@@ -8,7 +8,15 @@
 namespace weft {
 
 // Values are stable: they travel in proto and in checkpoints.
-enum class DType : uint8_t { kInvalid = 0, kF32 = 1, kF64 = 2, kBF16 = 3, kI32 = 4, kI64 = 5, kU8 = 6 };
+enum class DType : uint8_t {
+  kInvalid = 0,
+  kF32 = 1,
+  kF64 = 2,
+  kBF16 = 3,
+  kI32 = 4,
+  kI64 = 5,
+  kU8 = 6
+};
 
 struct DTypeRow {
   DType dtype;

@@ -1,9 +1,9 @@
 #include "fabric/base/hash.h"
 
+#include "absl/strings/escaping.h"
 #include <isa-l.h>
 #include <openssl/evp.h>
 
-#include "absl/strings/escaping.h"
 #include "fabric/base/check.h"
 
 namespace weft {
@@ -30,8 +30,8 @@ std::string Sha256::FinishHex() {
 }
 
 uint32_t Crc32c(uint32_t seed, const void* data, size_t bytes) {
-  // ISA-L's crc32_iscsi neither pre- nor post-inverts; the standard CRC32C does both. Its length is an
-  // int, so large ranges go in pieces.
+  // ISA-L's crc32_iscsi neither pre- nor post-inverts; the standard CRC32C does both. Its length is
+  // an int, so large ranges go in pieces.
   const unsigned char* p = static_cast<const unsigned char*>(data);
   uint32_t crc = ~seed;
   constexpr size_t kPiece = size_t{1} << 30;

@@ -32,8 +32,8 @@ std::vector<LaneRange> MaximalNodes(int32_t lanes, LaneRange range) {
   int32_t at = range.begin;
   while (at < range.end) {
     int32_t width = 1;
-    // Grow while the next node up starts here and does not reach past the range; a node that the tree's end
-    // cuts counts by its cut size.
+    // Grow while the next node up starts here and does not reach past the range; a node that the
+    // tree's end cuts counts by its cut size.
     while (width < lanes && at % (2 * width) == 0 && std::min(lanes, at + 2 * width) <= range.end) {
       width *= 2;
     }

@@ -22,7 +22,8 @@ std::string SpellTree(int32_t lanes) {
 }
 
 std::string SpellSum(const std::vector<TreeAdd>& adds, std::vector<std::string> terms) {
-  for (const TreeAdd& add : adds) terms[add.left] = "(" + terms[add.left] + "+" + terms[add.right] + ")";
+  for (const TreeAdd& add : adds)
+    terms[add.left] = "(" + terms[add.left] + "+" + terms[add.right] + ")";
   return terms[0];
 }
 
@@ -70,7 +71,8 @@ TEST(LaneTree, AlignedShares_AreOnePartial) {
       EXPECT_EQ(MaximalNodes(8, OwnedLanes(8, ranks, rank)).size(), 1u);
     }
   }
-  for (int32_t rank = 0; rank < 3; ++rank) EXPECT_EQ(MaximalNodes(12, OwnedLanes(12, 3, rank)).size(), 1u);
+  for (int32_t rank = 0; rank < 3; ++rank)
+    EXPECT_EQ(MaximalNodes(12, OwnedLanes(12, 3, rank)).size(), 1u);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
-// Philox4x32-10: random numbers as a pure function of (key, counter), so that a draw depends on what it
-// is for and never on who draws it or when. Salmon, Moraes, Dror, Shaw: "Parallel random numbers: as
-// easy as 1, 2, 3", SC11. No standard-library needs, so that kernel files may include it.
+// Philox4x32-10: random numbers as a pure function of (key, counter), so that a draw depends on
+// what it is for and never on who draws it or when. Salmon, Moraes, Dror, Shaw: "Parallel random
+// numbers: as easy as 1, 2, 3", SC11. No standard-library needs, so that kernel files may include
+// it.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Shape: up to kMaxRank dimensions held inline; a plain value without standard-library needs, so that
-// kernel files may include it. Dimensions are counts of elements and never negative.
+// Shape: up to kMaxRank dimensions held inline; a plain value without standard-library needs, so
+// that kernel files may include it. Dimensions are counts of elements and never negative.
 #pragma once
 
 #include <cstdint>

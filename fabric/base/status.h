@@ -61,11 +61,11 @@ Status ErrnoStatus(absl::string_view what, int error_number);
 #define WEFT_CONCAT_INNER(a, b) a##b
 #define WEFT_CONCAT(a, b) WEFT_CONCAT_INNER(a, b)
 
-#define RETURN_IF_ERROR(expr)                        \
-  do {                                               \
+#define RETURN_IF_ERROR(expr)                             \
+  do {                                                    \
     if (::absl::Status _status = (expr); !_status.ok()) { \
-      return _status;                                \
-    }                                                \
+      return _status;                                     \
+    }                                                     \
   } while (false)
 
 #define ASSIGN_OR_RETURN(lhs, expr) \

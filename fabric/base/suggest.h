@@ -8,7 +8,8 @@
 
 namespace weft {
 
-// The candidate nearest to `word` by edit distance, empty when none is near (more than a third off).
+// The candidate nearest to `word` by edit distance, empty when none is near (more than a third
+// off).
 std::string NearestName(absl::string_view word, const std::vector<std::string>& candidates);
 
 // "; did you mean 'x'?" or "".

@@ -22,8 +22,8 @@ struct TensorMeta {
 std::string ToString(const Shape& shape);
 std::string ToString(const TensorMeta& meta);
 
-// InvalidArgument when a dimension is negative, the rank exceeds kMaxRank, or the byte count overflows
-// or exceeds 2^40 (no tensor may be larger). Safe on hostile input.
+// InvalidArgument when a dimension is negative, the rank exceeds kMaxRank, or the byte count
+// overflows or exceeds 2^40 (no tensor may be larger). Safe on hostile input.
 Status CheckShape(DType dtype, const int64_t* dims, int rank);
 
 // "f32" -> kF32; kInvalid when there is no such dtype.

@@ -1,5 +1,5 @@
-// Attributes of a node: a small sorted map of typed constants. Standard library only, so that kernel
-// files may include it.
+// Attributes of a node: a small sorted map of typed constants. Standard library only, so that
+// kernel files may include it.
 #pragma once
 
 #include <cstdint>
@@ -20,8 +20,8 @@ class Attrs {
   Attrs() = default;
   Attrs(std::initializer_list<Map::value_type> items) : map_(items) {}
 
-  // The value, or `fallback` when the name is absent. Asking for another type than the one stored is a
-  // bug of ours once the node has been validated, and throws std::bad_variant_access.
+  // The value, or `fallback` when the name is absent. Asking for another type than the one stored
+  // is a bug of ours once the node has been validated, and throws std::bad_variant_access.
   bool GetBool(const std::string& name, bool fallback = false) const {
     return Get<bool>(name, fallback);
   }

@@ -1,9 +1,10 @@
-// Emitter: the language in which models and gradient rules are written. Two implementations: the eager
-// one (worker/core/dispatch) runs a kernel and records the tape, the graph builder (fabric/graph)
-// appends a node; so one rule drives eager backward, graph backward and shape-only passes.
+// Emitter: the language in which models and gradient rules are written. Two implementations: the
+// eager one (worker/core/dispatch) runs a kernel and records the tape, the graph builder
+// (fabric/graph) appends a node; so one rule drives eager backward, graph backward and shape-only
+// passes.
 //
-// Errors: the emitter keeps the first one and returns invalid values; emitting on invalid values does
-// nothing. Formulas stay readable and the caller checks status() once. Not thread-safe.
+// Errors: the emitter keeps the first one and returns invalid values; emitting on invalid values
+// does nothing. Formulas stay readable and the caller checks status() once. Not thread-safe.
 #pragma once
 
 #include <memory>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+
 #include "fabric/base/status.h"
 #include "fabric/base/tensor_meta.h"
 #include "fabric/opset/attrs.h"

@@ -46,8 +46,8 @@ StatusOr<Shape> BroadcastShapes(const Shape& a, const Shape& b) {
     const int ia = i - (rank - a.rank()), ib = i - (rank - b.rank());
     const int64_t da = ia < 0 ? 1 : a.dim(ia), db = ib < 0 ? 1 : b.dim(ib);
     if (da != db && da != 1 && db != 1) {
-      return InvalidArgument("shapes ", ToString(a), " and ", ToString(b), " do not broadcast: ", da,
-                             " against ", db);
+      return InvalidArgument("shapes ", ToString(a), " and ", ToString(b),
+                             " do not broadcast: ", da, " against ", db);
     }
     out.Append(da == 1 ? db : da);
   }

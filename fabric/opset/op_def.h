@@ -1,5 +1,6 @@
-// OpDef: the whole meaning of an op without its kernels, as one literal. worker/core/ops/<family>/op.cc
-// holds the literals; everything else (dispatch, tape, planner, docs, test sweep) reads the OpSet.
+// OpDef: the whole meaning of an op without its kernels, as one literal.
+// worker/core/ops/<family>/op.cc holds the literals; everything else (dispatch, tape, planner,
+// docs, test sweep) reads the OpSet.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +31,9 @@ struct InferArgs {
 };
 using InferFn = std::function<StatusOr<std::vector<TensorMeta>>(const InferArgs&)>;
 
-// What a gradient rule sees. `d[i]` is the gradient of output i; it is invalid where nothing flows back.
-// `need[i]` says whether the gradient of input i is wanted: a rule may return an invalid value for others.
+// What a gradient rule sees. `d[i]` is the gradient of output i; it is invalid where nothing flows
+// back. `need[i]` says whether the gradient of input i is wanted: a rule may return an invalid
+// value for others.
 struct GradArgs {
   Emitter& e;
   const Values& in;
@@ -63,32 +65,34 @@ struct ViewWindow {
   int64_t offset = 0;
   Strides strides;
 };
-using ViewFn = std::function<ViewWindow(const TensorMeta& in, const Strides& strides, const TensorMeta& out,
-                                        const Attrs& attrs)>;
+using ViewFn = std::function<ViewWindow(const TensorMeta& in, const Strides& strides,
+                                        const TensorMeta& out, const Attrs& attrs)>;
 
 inline constexpr int kVariadic = -1;
 
 struct OpDef {
   std::string name;
-  std::string doc;                  // one sentence, with the formula and its source where there is one
+  std::string doc;  // one sentence, with the formula and its source where there is one
   std::vector<std::string> inputs;  // operand names; their number is the arity
   int optional_inputs = 0;          // how many of the last inputs may be left out
   bool variadic = false;            // the last input may repeat (concat)
   std::vector<std::string> outputs = {"y"};
   std::vector<AttrDef> attrs;
   InferFn infer;
-  GradFn grad;                  // null with `differentiable` true means: reported at prepare
-  bool differentiable = true;   // false: integer results, optimizers, gradients' own kernels
+  GradFn grad;                 // null with `differentiable` true means: reported at prepare
+  bool differentiable = true;  // false: integer results, optimizers, gradients' own kernels
   // One label a dimension, "mk,kn->mn". A label absent on the right is reduced (sharding it gives a
-  // partial sum); "." stands for all leading dimensions; "*" as the whole string: elementwise on equal
-  // shapes; empty: replicate.
+  // partial sum); "." stands for all leading dimensions; "*" as the whole string: elementwise on
+  // equal shapes; empty: replicate.
   std::string labels;
-  CostFn flops;                 // null: one FLOP an element of the first result
+  CostFn flops;  // null: one FLOP an element of the first result
   Alias alias = Alias::kNone;
-  int alias_count = 1;          // kInPlace: how many leading inputs are written
-  ViewFn view;                  // kStrided
-  bool strided_inputs = false;  // its kernels take any strides; otherwise callers make inputs contiguous
-  bool random = false;  // draws from Philox by (seed, step, attribute `key`, global element); emitters fill in `key`
+  int alias_count = 1;  // kInPlace: how many leading inputs are written
+  ViewFn view;          // kStrided
+  bool strided_inputs =
+      false;            // its kernels take any strides; otherwise callers make inputs contiguous
+  bool random = false;  // draws from Philox by (seed, step, attribute `key`, global element);
+                        // emitters fill in `key`
   // A composite op has no kernel: this emits it out of others.
   std::function<Values(Emitter&, const Values&, const Attrs&)> expand;
 };

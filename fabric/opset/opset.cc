@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_join.h"
+
 #include "fabric/base/check.h"
 #include "fabric/base/hash.h"
 #include "fabric/base/suggest.h"
@@ -23,7 +24,10 @@ Status CheckArity(const OpDef& op, size_t count) {
   const size_t most = op.inputs.size();
   const size_t least = most - op.optional_inputs;
   if (count >= least && (count <= most || op.variadic)) return absl::OkStatus();
-  return InvalidArgument("takes ", least, op.variadic ? " or more" : least == most ? "" : absl::StrCat(" to ", most),
+  return InvalidArgument("takes ", least,
+                         op.variadic     ? " or more"
+                         : least == most ? ""
+                                         : absl::StrCat(" to ", most),
                          " inputs (", absl::StrJoin(op.inputs, ", "), "), got ", count);
 }
 
@@ -37,12 +41,13 @@ Status CheckAttrs(const OpDef& op, const Attrs& attrs) {
       return InvalidArgument("unknown attribute '", name, "'", DidYouMean(name, known));
     }
     if (value.index() != static_cast<size_t>(def->type)) {
-      return InvalidArgument("attribute '", name, "' is ", kAttrTypeNames[value.index()], ", wants ",
-                             kAttrTypeNames[static_cast<size_t>(def->type)]);
+      return InvalidArgument("attribute '", name, "' is ", kAttrTypeNames[value.index()],
+                             ", wants ", kAttrTypeNames[static_cast<size_t>(def->type)]);
     }
   }
   for (const AttrDef& def : op.attrs) {
-    if (def.required && !attrs.Has(def.name)) return InvalidArgument("attribute '", def.name, "' is missing");
+    if (def.required && !attrs.Has(def.name))
+      return InvalidArgument("attribute '", def.name, "' is missing");
   }
   return absl::OkStatus();
 }
@@ -71,11 +76,13 @@ StatusOr<const OpDef*> OpSet::Get(absl::string_view name) const {
 std::string OpSet::Digest() const {
   Sha256 sha;
   for (const OpDef& op : ops_) {
-    std::string row = absl::StrCat(op.name, "|", absl::StrJoin(op.inputs, ","), "|", op.optional_inputs,
-                                   op.variadic, "|", absl::StrJoin(op.outputs, ","), "|", op.labels, "|",
-                                   static_cast<int>(op.alias), op.alias_count, op.differentiable, op.random);
+    std::string row =
+        absl::StrCat(op.name, "|", absl::StrJoin(op.inputs, ","), "|", op.optional_inputs,
+                     op.variadic, "|", absl::StrJoin(op.outputs, ","), "|", op.labels, "|",
+                     static_cast<int>(op.alias), op.alias_count, op.differentiable, op.random);
     for (const AttrDef& a : op.attrs) {
-      absl::StrAppend(&row, "|", a.name, ":", kAttrTypeNames[static_cast<size_t>(a.type)], a.required);
+      absl::StrAppend(&row, "|", a.name, ":", kAttrTypeNames[static_cast<size_t>(a.type)],
+                      a.required);
     }
     row += '\n';
     sha.Update(row.data(), row.size());
@@ -97,11 +104,12 @@ StatusOr<std::vector<TensorMeta>> InferOp(const OpDef& op, const std::vector<Ten
   return out;
 }
 
-int64_t FlopsOf(const OpDef& op, const std::vector<TensorMeta>& in, const std::vector<TensorMeta>& out,
-                const Attrs& attrs) {
+int64_t FlopsOf(const OpDef& op, const std::vector<TensorMeta>& in,
+                const std::vector<TensorMeta>& out, const Attrs& attrs) {
   if (op.flops) return op.flops({in, out, attrs});
-  return op.alias == Alias::kReshape || op.alias == Alias::kStrided || out.empty() ? 0
-                                                                                   : out[0].elements();
+  return op.alias == Alias::kReshape || op.alias == Alias::kStrided || out.empty()
+             ? 0
+             : out[0].elements();
 }
 
 }  // namespace weft

@@ -1,5 +1,5 @@
-// OpSet: the ops there are, by name, in the order in which families list them. Immutable once built;
-// safe to read from any thread.
+// OpSet: the ops there are, by name, in the order in which families list them. Immutable once
+// built; safe to read from any thread.
 #pragma once
 
 #include <string>
@@ -7,6 +7,7 @@
 
 #include "absl/container/flat_hash_map.h"
 #include "absl/strings/string_view.h"
+
 #include "fabric/base/status.h"
 #include "fabric/opset/op_def.h"
 
@@ -14,7 +15,8 @@ namespace weft {
 
 class OpSet {
  public:
-  // A second op of the same name, or one without infer or name, is a bug of ours and ends the process.
+  // A second op of the same name, or one without infer or name, is a bug of ours and ends the
+  // process.
   void Add(OpDef def);
 
   // nullptr when there is no such op.
@@ -31,13 +33,14 @@ class OpSet {
   absl::flat_hash_map<std::string, size_t> index_;
 };
 
-// Arity, attribute names and types, then the op's own inference. InvalidArgument names the op and shapes.
+// Arity, attribute names and types, then the op's own inference. InvalidArgument names the op and
+// shapes.
 StatusOr<std::vector<TensorMeta>> InferOp(const OpDef& op, const std::vector<TensorMeta>& in,
                                           const Attrs& attrs);
 
 // FLOPs of one call.
-int64_t FlopsOf(const OpDef& op, const std::vector<TensorMeta>& in, const std::vector<TensorMeta>& out,
-                const Attrs& attrs);
+int64_t FlopsOf(const OpDef& op, const std::vector<TensorMeta>& in,
+                const std::vector<TensorMeta>& out, const Attrs& attrs);
 
 // The built-in set, defined in worker/core/ops/opset.cc: op literals only, no tensor code.
 const OpSet& BuiltinOpSet();
