@@ -72,29 +72,29 @@ inline constexpr int kVariadic = -1;
 
 struct OpDef {
   std::string name;
-  std::string doc;  // one sentence, with the formula and its source where there is one
-  std::vector<std::string> inputs;  // operand names; their number is the arity
-  int optional_inputs = 0;          // how many of the last inputs may be left out
-  bool variadic = false;            // the last input may repeat (concat)
+  std::string doc = "";  // one sentence, with the formula and its source where there is one
+  std::vector<std::string> inputs = {};  // operand names; their number is the arity
+  int optional_inputs = 0;               // how many of the last inputs may be left out
+  bool variadic = false;                 // the last input may repeat (concat)
   std::vector<std::string> outputs = {"y"};
-  std::vector<AttrDef> attrs;
-  InferFn infer;
-  GradFn grad;                 // null with `differentiable` true means: reported at prepare
+  std::vector<AttrDef> attrs = {};
+  InferFn infer = nullptr;
+  GradFn grad = nullptr;       // null with `differentiable` true means: reported at prepare
   bool differentiable = true;  // false: integer results, optimizers, gradients' own kernels
   // One label a dimension, "mk,kn->mn". A label absent on the right is reduced (sharding it gives a
-  // partial sum); "." stands for all leading dimensions; "*" as the whole string: elementwise on
-  // equal shapes; empty: replicate.
-  std::string labels;
-  CostFn flops;  // null: one FLOP an element of the first result
+  // partial sum); "." stands for all leading dimensions; "_" is a dimension that stays whole; "*"
+  // as the whole string: elementwise on equal shapes; empty: replicate.
+  std::string labels = "";
+  CostFn flops = nullptr;  // null: one FLOP an element of the first result
   Alias alias = Alias::kNone;
-  int alias_count = 1;  // kInPlace: how many leading inputs are written
-  ViewFn view;          // kStrided
+  int alias_count = 1;    // kInPlace: how many leading inputs are written
+  ViewFn view = nullptr;  // kStrided
   bool strided_inputs =
       false;            // its kernels take any strides; otherwise callers make inputs contiguous
   bool random = false;  // draws from Philox by (seed, step, attribute `key`, global element);
                         // emitters fill in `key`
   // A composite op has no kernel: this emits it out of others.
-  std::function<Values(Emitter&, const Values&, const Attrs&)> expand;
+  std::function<Values(Emitter&, const Values&, const Attrs&)> expand = nullptr;
 };
 
 }  // namespace weft

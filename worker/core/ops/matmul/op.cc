@@ -1,0 +1,185 @@
+// What the products mean.
+#include "fabric/opset/grad_helpers.h"
+#include "fabric/opset/opset.h"
+#include "worker/core/ops/families.h"
+
+namespace weft {
+namespace {
+
+Status ExpectF32(const InferArgs& args) {
+  for (const TensorMeta& m : args.in) {
+    if (m.dtype != DType::kF32) return InvalidArgument("takes f32, got ", ToString(m));
+  }
+  return absl::OkStatus();
+}
+
+StatusOr<std::vector<TensorMeta>> InferMatmul(const InferArgs& args) {
+  RETURN_IF_ERROR(ExpectF32(args));
+  const Shape &a = args.in[0].shape, &b = args.in[1].shape;
+  if (a.rank() < 2 || b.rank() < 2) return InvalidArgument("operands need two dimensions or more");
+  if (b.rank() != 2 && b.rank() != a.rank()) {
+    return InvalidArgument("the second operand has two dimensions or as many as the first, ",
+                           a.rank());
+  }
+  for (int i = 0; b.rank() > 2 && i < a.rank() - 2; ++i) {
+    if (a.dim(i) != b.dim(i)) return InvalidArgument("leading dimensions differ");
+  }
+  const bool ta = args.attrs.GetBool("transpose_a"), tb = args.attrs.GetBool("transpose_b");
+  const int64_t ka = a.dim(ta ? -2 : -1), kb = b.dim(tb ? -1 : -2);
+  if (ka != kb) return InvalidArgument("contracts ", ka, " against ", kb);
+  Shape y = a;
+  y.set_dim(-2, a.dim(ta ? -1 : -2));
+  y.set_dim(-1, b.dim(tb ? -2 : -1));
+  return std::vector<TensorMeta>{{DType::kF32, y}};
+}
+
+int64_t MatmulFlops(const CostArgs& args) {
+  const Shape& a = args.in[0].shape;
+  return 2 * args.out[0].elements() * a.dim(args.attrs.GetBool("transpose_a") ? -2 : -1);
+}
+
+// With A and B the operands as multiplied: dA = dy B', dB = A' dy.
+Values MatmulGrad(const GradArgs& g) {
+  const bool ta = g.attrs.GetBool("transpose_a"), tb = g.attrs.GetBool("transpose_b");
+  const Value &a = g.in[0], &b = g.in[1], &dy = g.d[0];
+  const bool shared_b = b.shape().rank() < a.shape().rank();
+  Values d(2);
+  if (g.need[0]) {
+    if (!ta) {
+      d[0] = MatMul(g.e, dy, b, false, !tb);
+    } else if (!shared_b) {
+      d[0] = MatMul(g.e, b, dy, tb, true);
+    } else {
+      const int rank = a.shape().rank();
+      d[0] = Transpose(g.e, MatMul(g.e, dy, b, false, !tb), rank - 2, rank - 1);
+    }
+  }
+  if (!g.need[1]) return d;
+  if (shared_b && !ta) {
+    d[1] = g.e.Emit("linear_grad_w", {a, dy}, {{"transpose_w", tb}});
+    return d;
+  }
+  const Value db = tb ? MatMul(g.e, dy, a, true, ta) : MatMul(g.e, a, dy, !ta, false);
+  d[1] = SumTo(g.e, db, b.shape());
+  return d;
+}
+
+StatusOr<Shape> LinearShape(const InferArgs& args) {
+  RETURN_IF_ERROR(ExpectF32(args));
+  const Shape &x = args.in[0].shape, &w = args.in[1].shape;
+  if (x.rank() < 1) return InvalidArgument("x needs a dimension");
+  if (w.rank() != 2) return InvalidArgument("w has two dimensions");
+  const bool tw = args.attrs.GetBool("transpose_w");
+  const int64_t k = w.dim(tw ? 1 : 0), n = w.dim(tw ? 0 : 1);
+  if (x.dim(-1) != k) return InvalidArgument("x has ", x.dim(-1), " features, w takes ", k);
+  if (args.in.size() > 2 && args.in[2].shape != Shape{n}) {
+    return InvalidArgument("bias is [", n, "], got ", ToString(args.in[2].shape));
+  }
+  Shape y = x;
+  y.set_dim(-1, n);
+  return y;
+}
+
+StatusOr<std::vector<TensorMeta>> InferLinear(const InferArgs& args) {
+  ASSIGN_OR_RETURN(const Shape y, LinearShape(args));
+  return std::vector<TensorMeta>{{DType::kF32, y}};
+}
+
+StatusOr<std::vector<TensorMeta>> InferLinearGelu(const InferArgs& args) {
+  ASSIGN_OR_RETURN(const Shape y, LinearShape(args));
+  return std::vector<TensorMeta>{{DType::kF32, y}, {DType::kF32, y}};
+}
+
+int64_t LinearFlops(const CostArgs& args) {
+  return 2 * args.out[0].elements() * args.in[0].shape.dim(-1);
+}
+
+// Gradients of x, w and bias for the gradient `dh` of x w + bias.
+Values LinearGradOf(const GradArgs& g, const Value& dh) {
+  const bool tw = g.attrs.GetBool("transpose_w");
+  Values d(g.in.size());
+  if (g.need[0]) d[0] = g.e.Emit("linear", {dh, g.in[1]}, {{"transpose_w", !tw}});
+  if (g.need[1]) d[1] = g.e.Emit("linear_grad_w", {g.in[0], dh}, {{"transpose_w", tw}});
+  if (g.in.size() > 2 && g.need[2]) d[2] = SumTo(g.e, dh, g.in[2].shape());
+  return d;
+}
+
+Values LinearGrad(const GradArgs& g) { return LinearGradOf(g, g.d[0]); }
+
+Values LinearGeluGrad(const GradArgs& g) {
+  Value dh = g.d[1];
+  if (g.d[0].valid()) {
+    const Value through = g.e.Emit("gelu_grad", {g.out[1], g.d[0]});
+    dh = dh.valid() ? Add(g.e, through, dh) : through;
+  }
+  return LinearGradOf(g, dh);
+}
+
+StatusOr<std::vector<TensorMeta>> InferLinearGradW(const InferArgs& args) {
+  RETURN_IF_ERROR(ExpectF32(args));
+  const Shape &x = args.in[0].shape, &dy = args.in[1].shape;
+  if (x.rank() < 1 || x.rank() != dy.rank()) return InvalidArgument("ranks differ");
+  for (int i = 0; i < x.rank() - 1; ++i) {
+    if (x.dim(i) != dy.dim(i)) return InvalidArgument("leading dimensions differ");
+  }
+  const int64_t k = x.dim(-1), n = dy.dim(-1);
+  const Shape dw = args.attrs.GetBool("transpose_w") ? Shape{n, k} : Shape{k, n};
+  return std::vector<TensorMeta>{{DType::kF32, dw}};
+}
+
+int64_t LinearGradWFlops(const CostArgs& args) {
+  return 2 * args.in[0].elements() * args.in[1].shape.dim(-1);
+}
+
+// With G the gradient of x' dy: dx = dy G', ddy = x G.
+Values LinearGradWGrad(const GradArgs& g) {
+  const bool tw = g.attrs.GetBool("transpose_w");
+  Values d(2);
+  if (g.need[0]) d[0] = g.e.Emit("linear", {g.in[1], g.d[0]}, {{"transpose_w", !tw}});
+  if (g.need[1]) d[1] = g.e.Emit("linear", {g.in[0], g.d[0]}, {{"transpose_w", tw}});
+  return d;
+}
+
+const AttrDef kTransposeW = {"transpose_w", AttrType::kBool, false, "w is stored [N, K]"};
+
+}  // namespace
+
+void AddMatmulOps(OpSet* set) {
+  set->Add({.name = "matmul",
+            .doc = "y = a b over the last two dimensions; b may be shared by all leading ones",
+            .inputs = {"a", "b"},
+            .attrs = {{"transpose_a", AttrType::kBool, false, "a is stored [..., K, M]"},
+                      {"transpose_b", AttrType::kBool, false, "b is stored [..., N, K]"}},
+            .infer = InferMatmul,
+            .grad = MatmulGrad,
+            .flops = MatmulFlops});
+  set->Add({.name = "linear",
+            .doc = "y = x w + bias",
+            .inputs = {"x", "w", "bias"},
+            .optional_inputs = 1,
+            .attrs = {kTransposeW},
+            .infer = InferLinear,
+            .grad = LinearGrad,
+            .labels = ".k,kn,n->.n",
+            .flops = LinearFlops});
+  set->Add({.name = "linear_gelu",
+            .doc = "h = x w + bias, y = gelu(h) in the tanh form",
+            .inputs = {"x", "w", "bias"},
+            .optional_inputs = 1,
+            .outputs = {"y", "h"},
+            .attrs = {kTransposeW},
+            .infer = InferLinearGelu,
+            .grad = LinearGeluGrad,
+            .flops = LinearFlops});
+  set->Add({.name = "linear_grad_w",
+            .doc = "dw = x' dy over all leading dimensions: the weight gradient of linear",
+            .inputs = {"x", "dy"},
+            .outputs = {"dw"},
+            .attrs = {kTransposeW},
+            .infer = InferLinearGradW,
+            .grad = LinearGradWGrad,
+            .labels = ".k,.n->kn",
+            .flops = LinearGradWFlops});
+}
+
+}  // namespace weft

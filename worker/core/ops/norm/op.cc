@@ -1,0 +1,158 @@
+// What the normalizations mean.
+#include "fabric/opset/opset.h"
+#include "worker/core/ops/families.h"
+
+namespace weft {
+namespace {
+
+// How one op of the family lays out its operands.
+struct Form {
+  bool mean = false;  // layer norm: subtracts the mean, may have a bias
+  bool add = false;   // normalizes x + r and yields the sum too
+};
+
+Status ExpectF32(const InferArgs& args) {
+  for (const TensorMeta& m : args.in) {
+    if (m.dtype != DType::kF32) return InvalidArgument("takes f32, got ", ToString(m));
+  }
+  return absl::OkStatus();
+}
+
+Shape RowsOf(const Shape& x) { return Shape(x.begin(), x.end() - 1); }
+
+Status ExpectFeatures(const InferArgs& args, size_t index, const char* name, int64_t d) {
+  if (args.in[index].shape == Shape{d}) return absl::OkStatus();
+  return InvalidArgument(name, " is [", d, "], got ", ToString(args.in[index].shape));
+}
+
+InferFn InferNorm(Form form) {
+  return [form](const InferArgs& args) -> StatusOr<std::vector<TensorMeta>> {
+    RETURN_IF_ERROR(ExpectF32(args));
+    const TensorMeta& x = args.in[0];
+    if (x.shape.rank() < 1 || x.shape.dim(-1) == 0) {
+      return InvalidArgument("x needs features to normalize over");
+    }
+    const size_t weight = form.add ? 2 : 1;
+    if (form.add && args.in[1] != x) return InvalidArgument("x and r differ in shape");
+    RETURN_IF_ERROR(ExpectFeatures(args, weight, "weight", x.shape.dim(-1)));
+    if (args.in.size() > weight + 1) {
+      RETURN_IF_ERROR(ExpectFeatures(args, weight + 1, "bias", x.shape.dim(-1)));
+    }
+    std::vector<TensorMeta> out = {x};
+    if (form.add) out.push_back(x);
+    if (form.mean) out.push_back({DType::kF32, RowsOf(x.shape)});
+    out.push_back({DType::kF32, RowsOf(x.shape)});
+    return out;
+  };
+}
+
+InferFn InferNormGrad(Form form) {
+  return [form](const InferArgs& args) -> StatusOr<std::vector<TensorMeta>> {
+    RETURN_IF_ERROR(ExpectF32(args));
+    const TensorMeta& x = args.in[1];
+    if (x.shape.rank() < 1) return InvalidArgument("x needs features");
+    if (args.in[0] != x) return InvalidArgument("dy and x differ in shape");
+    RETURN_IF_ERROR(ExpectFeatures(args, 2, "weight", x.shape.dim(-1)));
+    const size_t stats = form.mean ? 2 : 1;
+    for (size_t i = 3; i < 3 + stats; ++i) {
+      if (args.in[i].shape != RowsOf(x.shape)) {
+        return InvalidArgument("mean and rstd are ", ToString(RowsOf(x.shape)), ", got ",
+                               ToString(args.in[i].shape));
+      }
+    }
+    if (args.in.size() > 3 + stats && args.in[3 + stats] != x) {
+      return InvalidArgument("residual and x differ in shape");
+    }
+    std::vector<TensorMeta> out = {x, args.in[2]};
+    if (form.mean) out.push_back(args.in[2]);
+    return out;
+  };
+}
+
+GradFn GradOfNorm(Form form) {
+  return [form](const GradArgs& g) -> Values {
+    const size_t weight = form.add ? 2 : 1;
+    const size_t first_stat = form.add ? 2 : 1;  // among the outputs
+    Values d(g.in.size());
+    for (size_t i = first_stat; i < g.d.size(); ++i) {
+      if (g.d[i].valid()) {
+        g.e.Fail(InvalidArgument("mean and rstd of a norm have no gradient"));
+        return d;
+      }
+    }
+    const Value residual = form.add ? g.d[1] : Value();
+    if (!g.d[0].valid()) {
+      d[0] = d[1] = residual;
+      return d;
+    }
+    Values in = {g.d[0], form.add ? g.out[1] : g.in[0], g.in[weight]};
+    in.insert(in.end(), g.out.begin() + first_stat, g.out.end());
+    if (residual.valid()) in.push_back(residual);
+    const Values grads = g.e.EmitAll(form.mean ? "layer_norm_grad" : "rms_norm_grad", in, {});
+    d[0] = grads[0];
+    if (form.add) d[1] = grads[0];
+    d[weight] = grads[1];
+    if (form.mean && g.in.size() > weight + 1) d[weight + 1] = grads[2];
+    return d;
+  };
+}
+
+CostFn FlopsAnElement(int64_t flops) {
+  return [flops](const CostArgs& args) { return flops * args.out[0].elements(); };
+}
+
+const AttrDef kEps = {"eps", AttrType::kFloat, false, "added to the variance; 1e-5 when absent"};
+
+void AddNorm(OpSet* set, const char* name, const char* doc, Form form) {
+  OpDef op;
+  op.name = name;
+  op.doc = doc;
+  op.inputs = {"x"};
+  op.outputs = {"y"};
+  if (form.add) {
+    op.inputs.push_back("r");
+    op.outputs.push_back("s");
+  }
+  op.inputs.push_back("weight");
+  if (form.mean) {
+    op.inputs.push_back("bias");
+    op.optional_inputs = 1;
+    op.outputs.push_back("mean");
+  }
+  op.outputs.push_back("rstd");
+  op.attrs = {kEps};
+  op.infer = InferNorm(form);
+  op.grad = GradOfNorm(form);
+  op.flops = FlopsAnElement(form.mean ? 8 : 5);
+  set->Add(std::move(op));
+}
+
+}  // namespace
+
+void AddNormOps(OpSet* set) {
+  AddNorm(set, "rms_norm",
+          "y = x rstd weight, rstd = 1 / sqrt(mean of x^2 + eps) (arXiv 1910.07467)",
+          {.mean = false, .add = false});
+  AddNorm(set, "layer_norm", "y = (x - mean) rstd weight + bias (arXiv 1607.06450)",
+          {.mean = true, .add = false});
+  AddNorm(set, "add_rms_norm", "s = x + r, y = rms_norm(s)", {.mean = false, .add = true});
+  AddNorm(set, "add_layer_norm", "s = x + r, y = layer_norm(s)", {.mean = true, .add = true});
+  set->Add({.name = "rms_norm_grad",
+            .doc = "dx (+ residual) and dweight of rms_norm, in one pass over dy and x",
+            .inputs = {"dy", "x", "weight", "rstd", "residual"},
+            .optional_inputs = 1,
+            .outputs = {"dx", "dweight"},
+            .infer = InferNormGrad({.mean = false}),
+            .differentiable = false,
+            .flops = FlopsAnElement(10)});
+  set->Add({.name = "layer_norm_grad",
+            .doc = "dx (+ residual), dweight and dbias of layer_norm, in one pass over dy and x",
+            .inputs = {"dy", "x", "weight", "mean", "rstd", "residual"},
+            .optional_inputs = 1,
+            .outputs = {"dx", "dweight", "dbias"},
+            .infer = InferNormGrad({.mean = true}),
+            .differentiable = false,
+            .flops = FlopsAnElement(14)});
+}
+
+}  // namespace weft
