@@ -1,0 +1,25 @@
+// The list of families' kernels.
+#include "worker/core/dispatch/kernel_table.h"
+#include "worker/core/ops/families.h"
+
+namespace weft {
+
+const KernelTable& BuiltinKernels() {
+  static const KernelTable* const table = [] {
+    auto* kernels = new KernelTable;
+    RegisterElementwiseCpu(kernels);
+    RegisterReduceCpu(kernels);
+    RegisterViewCpu(kernels);
+    RegisterIndexCpu(kernels);
+    RegisterRandomCpu(kernels);
+    RegisterMatmulCpu(kernels);
+    RegisterNormCpu(kernels);
+    RegisterAttentionCpu(kernels);
+    RegisterLossCpu(kernels);
+    RegisterOptimCpu(kernels);
+    return kernels;
+  }();
+  return *table;
+}
+
+}  // namespace weft
