@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
+
 #include "fabric/base/dtype.h"
 #include "fabric/base/lane_tree.h"
 
@@ -17,9 +18,10 @@ enum class Kind : uint8_t {
   kReduceScatter = 1,  // send[count] summed; rank r keeps its chunk (ChunkOf) -> recv
   kAllGather = 2,      // rank r gives its chunk of recv (ChunkOf) in send; recv[count] whole on all
   kBroadcast = 3,      // recv[count] of rank `peer` -> recv[count] on all; send is not used
-  kAllToAll = 4,       // chunk i of send[count] goes to rank i; recv holds chunk from i at i; count % W == 0
-  kSend = 5,           // send[count] to `peer`
-  kRecv = 6,           // recv[count] from `peer`
+  kAllToAll =
+      4,      // chunk i of send[count] goes to rank i; recv holds chunk from i at i; count % W == 0
+  kSend = 5,  // send[count] to `peer`
+  kRecv = 6,  // recv[count] from `peer`
   kBarrier = 7,
 };
 
@@ -30,10 +32,14 @@ struct KindRow {
   bool point_to_point;
 };
 inline constexpr KindRow kKinds[] = {
-    {Kind::kAllReduce, "all_reduce", true, false},   {Kind::kReduceScatter, "reduce_scatter", true, false},
-    {Kind::kAllGather, "all_gather", false, false},  {Kind::kBroadcast, "broadcast", false, false},
-    {Kind::kAllToAll, "all_to_all", false, false},   {Kind::kSend, "send", false, true},
-    {Kind::kRecv, "recv", false, true},              {Kind::kBarrier, "barrier", false, false},
+    {Kind::kAllReduce, "all_reduce", true, false},
+    {Kind::kReduceScatter, "reduce_scatter", true, false},
+    {Kind::kAllGather, "all_gather", false, false},
+    {Kind::kBroadcast, "broadcast", false, false},
+    {Kind::kAllToAll, "all_to_all", false, false},
+    {Kind::kSend, "send", false, true},
+    {Kind::kRecv, "recv", false, true},
+    {Kind::kBarrier, "barrier", false, false},
 };
 
 // Order of additions: by the lane tree (same bits at any W), or the backend's ring.
@@ -60,8 +66,8 @@ struct CollectiveCall {
   const char* label = "";  // for errors and the recorder, e.g. "gradients"; outlives the call
 };
 
-// Elements [begin, begin + size) of `count` that rank `rank` owns: equal chunks of ceil(count / ranks),
-// the last ones shorter or empty.
+// Elements [begin, begin + size) of `count` that rank `rank` owns: equal chunks of ceil(count /
+// ranks), the last ones shorter or empty.
 struct Chunk {
   int64_t begin = 0;
   int64_t size = 0;

@@ -1,8 +1,8 @@
 // Communicator: one rank's end of a group. Backends and decorators implement the same two verbs.
 //
-// Contract: all ranks make the same calls in the same order (send/recv pairs match); one call at a time from
-// one thread; Abort from any thread. recv is defined only when the call returned OK. After the first error
-// the group is dead: every later call returns that error at once.
+// Contract: all ranks make the same calls in the same order (send/recv pairs match); one call at a
+// time from one thread; Abort from any thread. recv is defined only when the call returned OK.
+// After the first error the group is dead: every later call returns that error at once.
 #pragma once
 
 #include <cstdint>
@@ -23,12 +23,14 @@ class Communicator {
   virtual int32_t rank() const = 0;
   virtual int32_t size() const = 0;
 
-  // Runs `call`. Host backends have finished when it returns; device backends have enqueued it on `stream`.
-  // Codes: InvalidArgument (bad record), Unavailable (a peer is gone; names its rank), DeadlineExceeded,
-  // Aborted (by Abort), DataLoss (checksum), FailedPrecondition (ranks disagree about the call).
+  // Runs `call`. Host backends have finished when it returns; device backends have enqueued it on
+  // `stream`. Codes: InvalidArgument (bad record), Unavailable (a peer is gone; names its rank),
+  // DeadlineExceeded, Aborted (by Abort), DataLoss (checksum), FailedPrecondition (ranks disagree
+  // about the call).
   virtual Status Launch(const CollectiveCall& call, StreamTag stream, Deadline deadline) = 0;
 
-  // Ends the running call and all later ones with `cause`, here and, where the link still works, on the peers.
+  // Ends the running call and all later ones with `cause`, here and, where the link still works, on
+  // the peers.
   virtual void Abort(const Status& cause) = 0;
 };
 
@@ -38,7 +40,7 @@ struct GroupSpec {
   int32_t size = 1;
   std::string secret;                  // of the generation; a peer that does not know it is refused
   std::vector<std::string> endpoints;  // by rank, "host:port" (TCP)
-  int shared_memory_fd = -1;           // shared memory: a descriptor all members inherited; not owned
+  int shared_memory_fd = -1;  // shared memory: a descriptor all members inherited; not owned
   Deadline deadline = Deadline::Infinite();  // for the join
 };
 
@@ -69,11 +71,12 @@ int64_t SharedMemoryBytes(int32_t size);
 StatusOr<std::unique_ptr<Communicator>> JoinSharedMemory(const GroupSpec& spec);
 
 // Processes anywhere; framed, checksummed, authenticated.
-StatusOr<std::unique_ptr<Communicator>> JoinTcp(const GroupSpec& spec, std::unique_ptr<TcpListener> listener);
+StatusOr<std::unique_ptr<Communicator>> JoinTcp(const GroupSpec& spec,
+                                                std::unique_ptr<TcpListener> listener);
 
 // Decorators.
-// Compares each call's kind, dtype, count, order and sequence number across ranks first; a difference is
-// FailedPrecondition on all ranks, naming the ranks and both calls.
+// Compares each call's kind, dtype, count, order and sequence number across ranks first; a
+// difference is FailedPrecondition on all ranks, naming the ranks and both calls.
 std::unique_ptr<Communicator> MakeChecked(std::unique_ptr<Communicator> inner);
 
 }  // namespace weft::comm

@@ -1,5 +1,5 @@
-// Graph: a tensor program as data: parameters and inputs, nodes in topological order, named results.
-// A plain value; all checks are in validate.h, construction in builder.h.
+// Graph: a tensor program as data: parameters and inputs, nodes in topological order, named
+// results. A plain value; all checks are in validate.h, construction in builder.h.
 #pragma once
 
 #include <cstdint>
@@ -41,9 +41,9 @@ struct GraphNode {
   Attrs attrs;
 };
 
-// A result that somebody outside asks for by name. Training graphs have "loss_sum" (f32 scalar, the sum
-// over valid targets) and "count" (f32 scalar, how many there were), and may have "correct" (f32 scalar);
-// a prediction graph has "logits".
+// A result that somebody outside asks for by name. Training graphs have "loss_sum" (f32 scalar, the
+// sum over valid targets) and "count" (f32 scalar, how many there were), and may have "correct"
+// (f32 scalar); a prediction graph has "logits".
 struct GraphOutput {
   std::string name;
   ValueId value = -1;

@@ -1,5 +1,6 @@
-// Program: what one role executes, fixed before anything runs: flat lists of kernel calls whose operands are
-// offsets into a few buffers. Made by the planner, bound to kernels and memory by worker/exec. Plain values.
+// Program: what one role executes, fixed before anything runs: flat lists of kernel calls whose
+// operands are offsets into a few buffers. Made by the planner, bound to kernels and memory by
+// worker/exec. Plain values.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +15,14 @@ namespace weft {
 
 // Where an operand's bytes are.
 enum class Space : uint8_t {
-  kParam = 0,   // flat FP32 parameters
-  kGrad = 1,    // flat FP32 gradients of one lane (train) or of the whole batch (update); same offsets
-  kState = 2,   // optimizer states, each flat with the parameters' offsets; `index` says which
-  kStats = 3,   // a few FP32 scalars a lane: Program::stats in order
-  kInput = 4,   // `index` says which input slot
-  kArena = 5,   // activations and temporaries of the section, by liveness
-  kStep = 6,    // one i64 scalar: the number of the running step, from 0
+  kParam = 0,  // flat FP32 parameters
+  kGrad =
+      1,  // flat FP32 gradients of one lane (train) or of the whole batch (update); same offsets
+  kState = 2,  // optimizer states, each flat with the parameters' offsets; `index` says which
+  kStats = 3,  // a few FP32 scalars a lane: Program::stats in order
+  kInput = 4,  // `index` says which input slot
+  kArena = 5,  // activations and temporaries of the section, by liveness
+  kStep = 6,   // one i64 scalar: the number of the running step, from 0
 };
 
 struct Operand {
@@ -33,8 +35,9 @@ struct Operand {
 
 struct Call {
   std::string op;
-  std::string kernel;  // the candidate that the numerics section chose; "default" where there is one
-  std::string node;    // name for errors and traces
+  std::string
+      kernel;        // the candidate that the numerics section chose; "default" where there is one
+  std::string node;  // name for errors and traces
   Attrs attrs;
   std::vector<Operand> in;
   std::vector<Operand> out;
@@ -63,13 +66,14 @@ struct InputSlot {
 
 struct Program {
   std::vector<ParameterSlot> parameters;
-  int64_t flat_elements = 0;         // of each flat buffer
-  std::vector<std::string> states;   // e.g. "m", "v"; empty for plain SGD
-  std::vector<std::string> stats;    // "loss_sum", "count", then optional ones
-  std::vector<InputSlot> inputs;     // of train, in lane size
+  int64_t flat_elements = 0;        // of each flat buffer
+  std::vector<std::string> states;  // e.g. "m", "v"; empty for plain SGD
+  std::vector<std::string> stats;   // "loss_sum", "count", then optional ones
+  std::vector<InputSlot> inputs;    // of train, in lane size
   std::vector<InputSlot> eval_inputs;
   std::vector<InputSlot> predict_inputs;
-  Section train;     // one lane: forward and backward into kGrad and kStats, all of which it overwrites
+  Section
+      train;  // one lane: forward and backward into kGrad and kStats, all of which it overwrites
   Section update;    // kGrad and kStats hold the batch's sums; applies one optimizer step
   Section evaluate;  // one lane of evaluation: kStats only
   Section predict;   // one sample: `logits`; may be empty

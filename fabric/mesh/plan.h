@@ -1,5 +1,6 @@
-// Plan: everything that ranks must agree on to run a job: its program, how the batch is cut into lanes and
-// lanes into ranks, and the numerics section. Plain values; fabric/wire converts to and from proto.
+// Plan: everything that ranks must agree on to run a job: its program, how the batch is cut into
+// lanes and lanes into ranks, and the numerics section. Plain values; fabric/wire converts to and
+// from proto.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +15,11 @@ namespace weft {
 
 enum class ReduceMode : uint8_t { kOrdered = 0, kRing = 1 };
 
-// What bits depend on. Decided once for a job, kept with it and in every checkpoint: the same section means
-// the same bits, at any number of ranks.
+// What bits depend on. Decided once for a job, kept with it and in every checkpoint: the same
+// section means the same bits, at any number of ranks.
 struct Numerics {
-  std::string device;            // "cpu", or the GPU's model
-  std::string instruction_set;   // "avx512", "avx2", "sse2"; empty on GPUs
+  std::string device;                            // "cpu", or the GPU's model
+  std::string instruction_set;                   // "avx512", "avx2", "sse2"; empty on GPUs
   std::map<std::string, std::string> libraries;  // name -> version
   std::string opset_digest;
   friend bool operator==(const Numerics&, const Numerics&) = default;
@@ -27,14 +28,14 @@ struct Numerics {
 struct Estimate {
   int64_t parameter_count = 0;
   int64_t parameter_bytes = 0;
-  int64_t gradient_bytes = 0;   // with the tree's partial buffers
+  int64_t gradient_bytes = 0;  // with the tree's partial buffers
   int64_t state_bytes = 0;
   int64_t arena_bytes = 0;
   int64_t input_bytes = 0;
-  int64_t total_bytes = 0;      // a rank
-  int64_t step_flops = 0;       // of the whole batch
-  int64_t wire_bytes = 0;       // sent by the busiest rank a step
-  double step_seconds = 0;      // by the ceilings the planner was given
+  int64_t total_bytes = 0;  // a rank
+  int64_t step_flops = 0;   // of the whole batch
+  int64_t wire_bytes = 0;   // sent by the busiest rank a step
+  double step_seconds = 0;  // by the ceilings the planner was given
 };
 
 struct Plan {

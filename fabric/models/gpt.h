@@ -18,21 +18,22 @@ struct GptSpec {
   int64_t vocab = 0;
   Position position = Position::kLearned;
   Norm norm = Norm::kLayer;
-  bool tied = true;    // head = token embedding transposed
-  bool bias = false;   // on linears and layer norms
+  bool tied = true;          // head = token embedding transposed
+  bool bias = false;         // on linears and layer norms
   double init_scale = 0.02;  // standard deviation; linears into the residual: / sqrt(2 * layers)
 };
 
 enum class GraphMode {
-  kTrain,    // inputs tokens, targets i32 [rows, context] (-1: not counted); outputs loss_sum, count, correct
+  kTrain,  // inputs tokens, targets i32 [rows, context] (-1: not counted); outputs loss_sum, count,
+           // correct
   kPredict,  // input tokens; output logits f32 [rows, context, vocab]
 };
 
-// Parameters in this order, linears stored [in, out]: wte, wpe (learned), h.<i>.norm1.weight[.bias],
-// h.<i>.attn.qkv, h.<i>.attn.proj, h.<i>.norm2.weight, h.<i>.mlp.up, h.<i>.mlp.down, norm.weight, head
-// (untied); biases as <name>.bias after their weight (norm1.bias, attn.qkv.bias).
-// InvalidArgument names the field that cannot be (heads not dividing dim, zero sizes, odd head width with
-// rotary).
+// Parameters in this order, linears stored [in, out]: wte, wpe (learned),
+// h.<i>.norm1.weight[.bias], h.<i>.attn.qkv, h.<i>.attn.proj, h.<i>.norm2.weight, h.<i>.mlp.up,
+// h.<i>.mlp.down, norm.weight, head (untied); biases as <name>.bias after their weight (norm1.bias,
+// attn.qkv.bias). InvalidArgument names the field that cannot be (heads not dividing dim, zero
+// sizes, odd head width with rotary).
 StatusOr<Graph> BuildGpt(const GptSpec& spec, int64_t rows, GraphMode mode);
 
 }  // namespace weft

@@ -18,20 +18,24 @@
 
 namespace weft {
 
-// Runs the tiles of a CPU kernel. How work is cut into tiles is the kernel's and depends on shapes only;
-// which thread takes which tile is free, so a tile must write only its own results: bits then never depend
-// on the number of threads.
+// Runs the tiles of a CPU kernel. How work is cut into tiles is the kernel's and depends on shapes
+// only; which thread takes which tile is free, so a tile must write only its own results: bits then
+// never depend on the number of threads.
 class TileRunner {
  public:
   virtual ~TileRunner() = default;
   virtual int threads() const = 0;
 
-  // Calls body(tile, thread) for each tile in [0, tiles), thread in [0, threads()); returns when all are done.
+  // Calls body(tile, thread) for each tile in [0, tiles), thread in [0, threads()); returns when
+  // all are done.
   template <typename Body>
   void For(int64_t tiles, Body&& body) {
     using Raw = std::remove_reference_t<Body>;
-    Run(tiles,
-        [](void* context, int64_t tile, int thread) { (*static_cast<Raw*>(context))(tile, thread); },
+    Run(
+        tiles,
+        [](void* context, int64_t tile, int thread) {
+          (*static_cast<Raw*>(context))(tile, thread);
+        },
         const_cast<std::remove_const_t<Raw>*>(&body));
   }
 
@@ -76,7 +80,8 @@ struct Bound {
 struct Kernel {
   // Null: one candidate, "default".
   std::vector<std::string> (*candidates)(const BindArgs& args) = nullptr;
-  Bound (*bind)(const std::string& candidate, const BindArgs& args) = nullptr;  // null: no state, no scratch
+  Bound (*bind)(const std::string& candidate,
+                const BindArgs& args) = nullptr;  // null: no state, no scratch
   // 0, or the device's error number (cudaError_t). CPU kernels cannot fail.
   int (*launch)(const void* state, const KernelArgs& args) = nullptr;
 };

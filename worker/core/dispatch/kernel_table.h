@@ -1,5 +1,5 @@
-// KernelTable: (op, device) -> kernel. Filled once by explicit calls (worker/core/ops/bind.cc), read-only
-// afterwards and then safe to read from any thread.
+// KernelTable: (op, device) -> kernel. Filled once by explicit calls (worker/core/ops/bind.cc),
+// read-only afterwards and then safe to read from any thread.
 #pragma once
 
 #include <map>
