@@ -1,0 +1,133 @@
+#include "fabric/models/gpt.h"
+
+#include <cmath>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "fabric/graph/builder.h"
+#include "fabric/opset/grad_helpers.h"
+
+namespace weft {
+namespace {
+
+constexpr int64_t kMostLayers = 4096;
+constexpr double kRmsEps = 1e-6;
+constexpr double kLayerEps = 1e-5;
+constexpr double kRotaryBase = 10000;
+
+Status CheckSpec(const GptSpec& spec, int64_t rows) {
+  const std::pair<const char*, int64_t> sizes[] = {
+      {"layers", spec.layers},   {"heads", spec.heads}, {"dim", spec.dim},
+      {"context", spec.context}, {"vocab", spec.vocab}, {"rows", rows}};
+  for (const auto& [name, size] : sizes) {
+    if (size < 1) return InvalidArgument(name, ": is ", size, ", wants at least 1");
+    // Products of two sizes below stay within 64 bits; CheckShape bounds them further.
+    if (size > (int64_t{1} << 30)) return InvalidArgument(name, ": is ", size, ", at most 2^30");
+  }
+  if (spec.layers > kMostLayers) {
+    return InvalidArgument("layers: is ", spec.layers, ", at most ", kMostLayers);
+  }
+  if (spec.dim % spec.heads != 0) {
+    return InvalidArgument("heads: ", spec.heads, " does not divide dim ", spec.dim);
+  }
+  if (spec.position == GptSpec::Position::kRotary && spec.dim / spec.heads % 2 != 0) {
+    return InvalidArgument("heads: rotary positions need an even head width, dim / heads is ",
+                           spec.dim / spec.heads);
+  }
+  if (!std::isfinite(spec.init_scale) || spec.init_scale < 0) {
+    return InvalidArgument("init_scale: is ", spec.init_scale, ", wants a number from 0");
+  }
+  return absl::OkStatus();
+}
+
+// Parameters are declared as the forward pass meets them, which is the order that gpt.h promises.
+class Decoder {
+ public:
+  Decoder(const GptSpec& spec, int64_t rows) : spec_(spec), rows_(rows), b_(BuiltinOpSet()) {}
+
+  StatusOr<Graph> Build(GraphMode mode) {
+    const TensorMeta ids = {DType::kI32, {rows_, spec_.context}};
+    const Value tokens = b_.Input("tokens", ids);
+    const Value wte = Matrix("wte", spec_.vocab, spec_.dim, spec_.init_scale);
+    Value x = b_.EmitNamed("wte", "embedding", {wte, tokens}, {})[0];  // [rows, context, dim]
+    if (spec_.position == GptSpec::Position::kLearned) {
+      const Value wpe = Matrix("wpe", spec_.context, spec_.dim, spec_.init_scale);
+      x = b_.EmitNamed("wpe", "add", {x, wpe}, {})[0];
+    }
+    for (int64_t i = 0; i < spec_.layers; ++i) x = Block(absl::StrCat("h.", i), x);
+    x = Norm("norm", x);
+    const Value logits = Head(x, wte);
+    if (mode == GraphMode::kPredict) {
+      b_.Output("logits", logits);
+    } else {
+      const Value targets = b_.Input("targets", ids);
+      const Values loss = b_.EmitNamed("loss", "cross_entropy", {logits, targets}, {});
+      const char* names[] = {"loss_sum", "count", "correct"};
+      for (size_t i = 0; i < 3 && i < loss.size(); ++i) b_.Output(names[i], loss[i]);
+    }
+    return b_.Finish();
+  }
+
+ private:
+  Value Matrix(const std::string& name, int64_t rows, int64_t cols, double scale) {
+    return b_.Parameter(name, {DType::kF32, {rows, cols}}, {InitRule::Kind::kNormal, scale}, true);
+  }
+  Value Vector(const std::string& name, int64_t size, InitRule::Kind kind) {
+    return b_.Parameter(name, {DType::kF32, {size}}, {kind, 0}, false);
+  }
+
+  Value Norm(const std::string& name, const Value& x) {
+    const bool rms = spec_.norm == GptSpec::Norm::kRms;
+    Values in = {x, Vector(name + ".weight", spec_.dim, InitRule::Kind::kOnes)};
+    if (!rms && spec_.bias) in.push_back(Vector(name + ".bias", spec_.dim, InitRule::Kind::kZeros));
+    return b_.EmitNamed(name, rms ? "rms_norm" : "layer_norm", in,
+                        {{"eps", rms ? kRmsEps : kLayerEps}})[0];
+  }
+
+  Value Linear(const std::string& name, const Value& x, int64_t from, int64_t to, double scale) {
+    Values in = {x, Matrix(name, from, to, scale)};
+    if (spec_.bias) in.push_back(Vector(name + ".bias", to, InitRule::Kind::kZeros));
+    return b_.EmitNamed(name, "linear", in, {})[0];
+  }
+
+  Value Block(const std::string& h, Value x) {
+    const int64_t dim = spec_.dim;
+    const double into_residual =
+        spec_.init_scale / std::sqrt(2.0 * static_cast<double>(spec_.layers));
+    Value y = Norm(h + ".norm1", x);
+    y = Linear(h + ".attn.qkv", y, dim, 3 * dim, spec_.init_scale);  // [rows, context, 3 * dim]
+    if (spec_.position == GptSpec::Position::kRotary) {
+      y = b_.EmitNamed(h + ".attn.rotary", "rotary", {y},
+                       {{"heads", spec_.heads}, {"base", kRotaryBase}})[0];
+    }
+    y = b_.EmitNamed(h + ".attn", "attention", {y}, {{"heads", spec_.heads}, {"causal", true}})[0];
+    y = Linear(h + ".attn.proj", y, dim, dim, into_residual);
+    x = b_.EmitNamed(h + ".attn.residual", "add", {x, y}, {})[0];
+    y = Norm(h + ".norm2", x);
+    y = Linear(h + ".mlp.up", y, dim, 4 * dim, spec_.init_scale);
+    y = b_.EmitNamed(h + ".mlp.gelu", "gelu", {y}, {})[0];
+    y = Linear(h + ".mlp.down", y, 4 * dim, dim, into_residual);
+    return b_.EmitNamed(h + ".mlp.residual", "add", {x, y}, {})[0];
+  }
+
+  Value Head(const Value& x, const Value& wte) {
+    if (spec_.tied) return b_.EmitNamed("head", "linear", {x, wte}, {{"transpose_w", true}})[0];
+    const Value head = Matrix("head", spec_.dim, spec_.vocab, spec_.init_scale);
+    return b_.EmitNamed("head", "linear", {x, head}, {})[0];
+  }
+
+  const GptSpec& spec_;
+  const int64_t rows_;
+  GraphBuilder b_;
+};
+
+}  // namespace
+
+StatusOr<Graph> BuildGpt(const GptSpec& spec, int64_t rows, GraphMode mode) {
+  RETURN_IF_ERROR(CheckSpec(spec, rows));
+  return Decoder(spec, rows).Build(mode);
+}
+
+}  // namespace weft
