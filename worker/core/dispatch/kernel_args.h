@@ -72,9 +72,9 @@ struct BindArgs {
 };
 
 struct Bound {
-  std::shared_ptr<const void> state;
+  std::shared_ptr<const void> state = nullptr;
   int64_t scratch_bytes = 0;
-  std::string error;  // not empty: these operands cannot run, and why
+  std::string error = {};  // not empty: these operands cannot run, and why
 };
 
 struct Kernel {

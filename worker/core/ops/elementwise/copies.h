@@ -1,0 +1,10 @@
+// Kernels that move or convert elements of any dtype: copy, cast, fill.
+#pragma once
+
+namespace weft {
+
+class KernelTable;
+
+void RegisterCopiesCpu(KernelTable* table);
+
+}  // namespace weft
