@@ -49,6 +49,9 @@ struct OpCase {
   bool smooth = true;
   double grad_tolerance =
       2e-3;  // of the gradient check: absolute and relative to the greatest entry
+  // Whether, where the op's labels say that rows of dimension 0 do not meet, a row's bits do not
+  // depend on the other rows being there. False for library products, which choose by shape.
+  bool rows_independent = true;
   // Null only for random ops, whose own test checks their numbers.
   RefFn reference = nullptr;
 };
