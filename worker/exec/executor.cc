@@ -1,0 +1,286 @@
+#include "worker/exec/executor.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "fabric/base/clock.h"
+#include "fabric/base/log.h"
+#include "worker/core/device/cpu_device.h"
+#include "worker/exec/sampler.h"
+
+namespace weft {
+namespace {
+
+// What ranks add up to agree on an end; far apart, so that sums over ranks do not run into each
+// other.
+constexpr float kStopRequest = 1;
+constexpr float kSaveRequest = 65536;
+
+constexpr absl::Duration kReportInterval = absl::Milliseconds(200);
+
+double Milliseconds(absl::Duration d) { return absl::ToDoubleMilliseconds(d); }
+
+float RequestOf(StopMode mode) {
+  return mode == StopMode::kStop ? kStopRequest : mode == StopMode::kSaveAndStop ? kSaveRequest : 0;
+}
+
+// High-water mark of the resident set; getrusage's figure would count what the parent had before
+// exec.
+int64_t PeakMemoryBytes() {
+  // procfs reports a size of zero, so the usual whole-file read does not do.
+  FILE* file = std::fopen("/proc/self/status", "r");
+  if (file == nullptr) return 0;
+  char line[256];
+  long long kib = 0;
+  while (std::fgets(line, sizeof(line), file) != nullptr) {
+    if (std::sscanf(line, "VmHWM: %lld kB", &kib) == 1) break;
+  }
+  std::fclose(file);
+  return static_cast<int64_t>(kib) * 1024;
+}
+
+double Median(std::vector<double> values) {
+  if (values.empty()) return 0;
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
+// Gathers the steps between two reports.
+class ProgressMeter {
+ public:
+  ProgressMeter(int64_t of, int64_t tokens_per_step) : tokens_per_step_(tokens_per_step) {
+    report_.of = of;
+    last_ = RealClock().Monotonic();
+  }
+  void Add(int64_t step, float loss) {
+    report_.step = step;
+    report_.loss = loss;
+    report_.losses.push_back(loss);
+  }
+  bool Due() const {
+    return !report_.losses.empty() && RealClock().Monotonic() - last_ >= kReportInterval;
+  }
+  ProgressReport Take() {
+    const absl::Duration now = RealClock().Monotonic();
+    const double steps = static_cast<double>(report_.losses.size());
+    report_.step_ms = Milliseconds(now - last_) / steps;
+    report_.tokens_per_s = static_cast<double>(tokens_per_step_) * 1e3 / report_.step_ms;
+    last_ = now;
+    ProgressReport report = report_;
+    report_.losses.clear();
+    return report;
+  }
+  bool empty() const { return report_.losses.empty(); }
+
+ private:
+  int64_t tokens_per_step_;
+  ProgressReport report_;
+  absl::Duration last_;
+};
+
+int64_t TokensPerStep(const Plan& plan) {
+  for (const InputSlot& slot : plan.program.inputs) {
+    if (slot.name == "tokens") return slot.meta.elements() * plan.lanes;
+  }
+  return plan.batch;
+}
+
+}  // namespace
+
+Executor::Executor(ExecSpec spec) : spec_(std::move(spec)), checkpoints_(&spec_) {}
+Executor::~Executor() = default;
+
+StatusOr<Executor::Opened> Executor::Open(const std::string& host) {
+  RETURN_IF_ERROR(UseInstructionSet(spec_.plan.numerics.instruction_set));
+  tiles_ = MakeThreadPool(std::max(1, spec_.threads));
+  Opened opened;
+  ASSIGN_OR_RETURN(listener_, comm::TcpListener::Open(host));
+  opened.endpoint = listener_->endpoint();
+  if (const auto* text = std::get_if<data::TextOptions>(&spec_.data)) {
+    ASSIGN_OR_RETURN(dataset_, data::OpenText(*text));
+  } else if (const auto* reverse = std::get_if<data::ReverseOptions>(&spec_.data)) {
+    ASSIGN_OR_RETURN(dataset_, data::OpenReverse(*reverse));
+  } else if (!spec_.sample.has_value()) {
+    return InvalidArgument("data: the job has none");
+  }
+  if (dataset_ != nullptr) opened.data_digest = dataset_->digest();
+  return opened;
+}
+
+Status Executor::Join(const Group& group) {
+  const int32_t size = spec_.plan.ranks;
+  if (size == 1) {
+    comm_ = comm::MakeLoopback();
+    return absl::OkStatus();
+  }
+  comm::GroupSpec spec;
+  spec.rank = spec_.rank;
+  spec.size = size;
+  spec.secret = group.secret;
+  spec.endpoints = group.endpoints;
+  spec.shared_memory_fd = group.shared_memory_fd;
+  spec.deadline = Deadline::After(absl::Seconds(30));
+  StatusOr<std::unique_ptr<comm::Communicator>> joined =
+      group.transport == Transport::kTcp ? comm::JoinTcp(spec, std::move(listener_))
+                                         : comm::JoinSharedMemory(spec);
+  if (!joined.ok()) return Annotate(joined.status(), "joining the group");
+  comm_ = comm::MakeChecked(*std::move(joined));
+  return absl::OkStatus();
+}
+
+StatusOr<Executor::Prepared> Executor::Prepare(const Group& group) {
+  Prepared prepared;
+  if (spec_.sample.has_value()) return prepared;
+  RETURN_IF_ERROR(Join(group));
+  StepRunner::Parts parts;
+  parts.plan = &spec_.plan;
+  parts.rank = spec_.rank;
+  parts.seed = spec_.seed;
+  parts.kernels = &BuiltinKernels();
+  parts.tiles = tiles_.get();
+  parts.comm = comm_.get();
+  parts.dataset = dataset_.get();
+  ASSIGN_OR_RETURN(runner_, StepRunner::Create(parts));
+  prepared.memory_bytes = runner_->memory().total_bytes();
+  if (spec_.checkpoint.resume) {
+    std::vector<std::string> skipped;
+    StatusOr<ckpt::CheckpointInfo> newest = ckpt::NewestVerified(spec_.checkpoint.path, &skipped);
+    for (const std::string& s : skipped) LOG_WARN("checkpoint skipped reason=\"{}\"", s);
+    if (newest.ok()) {
+      ASSIGN_OR_RETURN(losses_, RestoreState(*newest, spec_, &runner_->memory()));
+      last_checkpoint_ = newest->path;
+      prepared.start_step = newest->manifest.step;
+      LOG_INFO("resumed step={} from={}", prepared.start_step, newest->path);
+      return prepared;
+    }
+    if (!absl::IsNotFound(newest.status())) return newest.status();
+  }
+  RETURN_IF_ERROR(InitializeParameters(spec_.plan.program, spec_.seed, BuiltinKernels(),
+                                       tiles_.get(), runner_->memory().param()));
+  return prepared;
+}
+
+void Executor::Stop(StopMode mode) {
+  stop_ = mode;
+  if (mode != StopMode::kAbort) return;
+  aborted_ = true;
+  if (comm_ != nullptr) comm_->Abort(Aborted("the job was stopped"));
+}
+
+StatusOr<RunResult> Executor::Run(const ReportSink& report) {
+  return spec_.sample.has_value() ? Sample() : Train(report);
+}
+
+StatusOr<RunResult> Executor::Sample() {
+  RunResult result;
+  const absl::Duration begin = RealClock().Monotonic();
+  ASSIGN_OR_RETURN(result.text, SampleText(spec_, BuiltinKernels(), tiles_.get(), aborted_));
+  result.train_seconds = absl::ToDoubleSeconds(RealClock().Monotonic() - begin);
+  result.peak_memory_bytes = PeakMemoryBytes();
+  return result;
+}
+
+Status Executor::Evaluate(int64_t step, const ReportSink& report, EvalReport* last) {
+  if (dataset_->eval_samples() == 0) return absl::OkStatus();
+  ASSIGN_OR_RETURN(const EvalSums sums, runner_->Evaluate());
+  if (sums.count == 0) return absl::OkStatus();
+  *last = {step, sums.loss / sums.count, sums.correct / sums.count,
+           static_cast<int64_t>(sums.count)};
+  if (spec_.rank == 0) report(*last);
+  return absl::OkStatus();
+}
+
+void Executor::ReportWritten(const ReportSink& report) {
+  for (const CheckpointReport& written : checkpoints_.TakeWritten()) {
+    last_checkpoint_ = written.path;
+    report(written);
+  }
+}
+
+Status Executor::Save(int64_t step, const ReportSink& report) {
+  if (spec_.rank != 0) return absl::OkStatus();  // every rank has the same state
+  RETURN_IF_ERROR(checkpoints_.Save(step, runner_->memory(), losses_));
+  ReportWritten(report);
+  return absl::OkStatus();
+}
+
+Status Executor::CheckDigest(const std::string& digest) {
+  const int32_t ranks = spec_.plan.ranks;
+  if (ranks == 1) return absl::OkStatus();
+  std::string all(digest.size() * static_cast<size_t>(ranks), '\0');
+  comm::CollectiveCall call;
+  call.kind = comm::Kind::kAllGather;
+  call.dtype = DType::kU8;
+  call.count = static_cast<int64_t>(all.size());
+  call.send = digest.data();
+  call.recv = all.data();
+  call.label = "digest";
+  RETURN_IF_ERROR(comm_->Launch(call, StreamTag{}, Deadline::After(absl::Minutes(1))));
+  for (int32_t rank = 0; rank < ranks; ++rank) {
+    const std::string theirs = all.substr(static_cast<size_t>(rank) * digest.size(), digest.size());
+    if (theirs != digest) {
+      return DataLoss("rank ", rank, " ended with state ", theirs, ", rank ", spec_.rank, " with ",
+                      digest,
+                      ": memory or a kernel went wrong on one of them; the last checkpoint before "
+                      "this is sound only "
+                      "if both agree on it");
+    }
+  }
+  return absl::OkStatus();
+}
+
+StatusOr<RunResult> Executor::Train(const ReportSink& report) {
+  RunResult result;
+  result.tokens_per_step = TokensPerStep(spec_.plan);
+  ProgressMeter meter(spec_.steps, result.tokens_per_step);
+  std::vector<double> step_ms;
+  const bool reports = spec_.rank == 0;
+  const absl::Duration begin = RealClock().Monotonic();
+  int64_t step = static_cast<int64_t>(losses_.size());
+  bool save_at_end = true;
+  while (step < spec_.steps) {
+    const absl::Duration step_begin = RealClock().Monotonic();
+    const StopMode mode = stop_.load();
+    if (mode == StopMode::kAbort) return Aborted("the job was stopped");
+    ASSIGN_OR_RETURN(const StepResult done, runner_->Step(step, RequestOf(mode)));
+    losses_.push_back(done.loss);
+    ++step;
+    step_ms.push_back(Milliseconds(RealClock().Monotonic() - step_begin));
+    if (reports) {
+      meter.Add(step, done.loss);
+      if (meter.Due()) report(meter.Take());
+    }
+    if (done.requests > 0 && step < spec_.steps) {
+      result.stopped = true;
+      save_at_end = done.requests >= kSaveRequest;
+      break;
+    }
+    if (step == spec_.steps) break;
+    if (spec_.eval_every > 0 && step % spec_.eval_every == 0) {
+      RETURN_IF_ERROR(Evaluate(step, report, &result.eval));
+    }
+    if (spec_.checkpoint.every > 0 && step % spec_.checkpoint.every == 0)
+      RETURN_IF_ERROR(Save(step, report));
+  }
+  result.train_seconds = absl::ToDoubleSeconds(RealClock().Monotonic() - begin);
+  if (reports && !meter.empty()) report(meter.Take());
+  if (!result.stopped) RETURN_IF_ERROR(Evaluate(step, report, &result.eval));
+  if (save_at_end) RETURN_IF_ERROR(Save(step, report));
+  result.state_digest = StateDigest(spec_.plan.program, runner_->memory(), losses_);
+  RETURN_IF_ERROR(CheckDigest(result.state_digest));
+  RETURN_IF_ERROR(checkpoints_.Wait());
+  ReportWritten(report);
+  result.steps = step;
+  if (!losses_.empty()) {
+    result.first_loss = losses_.front();
+    result.final_loss = losses_.back();
+  }
+  result.median_step_ms = Median(std::move(step_ms));
+  result.peak_memory_bytes = PeakMemoryBytes();
+  result.checkpoint = last_checkpoint_;
+  return result;
+}
+
+}  // namespace weft

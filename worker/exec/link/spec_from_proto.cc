@@ -1,0 +1,161 @@
+#include "worker/exec/link/spec_from_proto.h"
+
+#include <string>
+#include <utility>
+#include <variant>
+
+#include "google/protobuf/util/json_util.h"
+
+#include "fabric/graph/program_check.h"
+#include "fabric/opset/opset.h"
+#include "fabric/wire/convert_plan.h"
+
+namespace weft {
+namespace {
+
+StatusOr<std::string> ToJson(const google::protobuf::Message& message) {
+  std::string json;
+  const auto status = google::protobuf::util::MessageToJsonString(message, &json);
+  if (!status.ok())
+    return Internal("cannot write ", message.GetTypeName(), " as JSON: ", status.ToString());
+  return json;
+}
+
+data::TextTokens TokensOf(const v1::TextData& text) {
+  return text.tokens() == v1::TOKENS_CHARACTERS ? data::TextTokens::kCharacters
+                                                : data::TextTokens::kBytes;
+}
+
+Status FillData(const v1::JobSpec& job, ExecSpec* spec) {
+  const v1::GptModel& gpt = job.model().gpt();
+  if (job.data().has_text()) {
+    data::TextOptions text;
+    text.path = job.data().text().path();
+    text.tokens = TokensOf(job.data().text());
+    text.validation = job.data().text().validation();
+    text.context = gpt.context();
+    text.vocab = gpt.vocab();
+    text.seed = job.train().seed();
+    spec->data = text;
+  } else if (job.data().has_reverse()) {
+    data::ReverseOptions reverse;
+    reverse.symbols = job.data().reverse().symbols();
+    reverse.max_length = job.data().reverse().max_length();
+    reverse.eval_samples = job.data().reverse().eval_samples();
+    reverse.context = gpt.context();
+    reverse.seed = job.train().seed();
+    spec->data = reverse;
+  } else {
+    return InvalidArgument("data: the job has none");
+  }
+  if (job.model().has_gpt()) return absl::OkStatus();
+  // A client's graph says by its input how long a row is.
+  for (const InputSlot& slot : spec->plan.program.inputs) {
+    if (slot.name != "tokens" || slot.meta.shape.rank() != 2) continue;
+    if (auto* text = std::get_if<data::TextOptions>(&spec->data)) {
+      text->context = slot.meta.shape.dim(1);
+      text->vocab = INT32_MAX;  // the graph's own lookups bound it
+    }
+    if (auto* reverse = std::get_if<data::ReverseOptions>(&spec->data))
+      reverse->context = slot.meta.shape.dim(1);
+    return absl::OkStatus();
+  }
+  return InvalidArgument(
+      "model.graph: has no input 'tokens' [samples, context] that the data could fill");
+}
+
+SampleSettings SampleFromProto(const v1::JobSpec& job) {
+  const v1::SampleSpec& proto = job.sample();
+  SampleSettings sample;
+  sample.checkpoint = proto.checkpoint();
+  sample.prompt = proto.prompt();
+  sample.tokens = proto.tokens();
+  sample.temperature = proto.temperature();
+  sample.top_k = proto.top_k();
+  sample.seed = proto.seed();
+  sample.text_tokens = TokensOf(job.data().text());
+  sample.text_path = job.data().text().path();
+  return sample;
+}
+
+}  // namespace
+
+StatusOr<ExecSpec> SpecFromProto(const v1::MemberSpec& proto) {
+  ExecSpec spec;
+  const v1::JobSpec& job = proto.spec();
+  spec.job = JobId(proto.member().job());
+  spec.generation = Generation(proto.member().generation());
+  spec.rank = proto.member().rank();
+  spec.job_name = job.name();
+  ASSIGN_OR_RETURN(spec.spec_json, ToJson(job));
+  ASSIGN_OR_RETURN(spec.numerics_json, ToJson(proto.plan().numerics()));
+  ASSIGN_OR_RETURN(spec.plan, wire::FromProto(proto.plan()));
+  RETURN_IF_ERROR(Annotate(ValidateProgram(BuiltinOpSet(), spec.plan.program), "plan.program"));
+  if (spec.rank < 0 || spec.rank >= spec.plan.ranks ||
+      spec.plan.shares.size() != static_cast<size_t>(spec.plan.ranks)) {
+    return InvalidArgument("member.rank: ", spec.rank, " does not fit a plan of ", spec.plan.ranks,
+                           " ranks and ", spec.plan.shares.size(), " shares");
+  }
+  spec.steps = job.train().steps();
+  spec.seed = job.train().seed();
+  spec.checkpoint.path = proto.checkpoint_path();
+  spec.checkpoint.every = job.checkpoint().every();
+  spec.checkpoint.keep = job.checkpoint().keep() > 0 ? job.checkpoint().keep() : 2;
+  spec.checkpoint.resume = proto.resume();
+  spec.eval_every = job.eval().every();
+  spec.threads = proto.threads();
+  if (job.has_sample()) {
+    spec.sample = SampleFromProto(job);
+  } else {
+    RETURN_IF_ERROR(FillData(job, &spec));
+  }
+  return spec;
+}
+
+v1::JobResult ToProto(const RunResult& result) {
+  v1::JobResult proto;
+  proto.set_steps(result.steps);
+  proto.set_first_loss(result.first_loss);
+  proto.set_final_loss(result.final_loss);
+  if (result.eval.targets > 0) {
+    proto.mutable_eval()->set_step(result.eval.step);
+    proto.mutable_eval()->set_loss(result.eval.loss);
+    proto.mutable_eval()->set_accuracy(result.eval.accuracy);
+    proto.mutable_eval()->set_targets(result.eval.targets);
+  }
+  proto.set_median_step_ms(result.median_step_ms);
+  proto.set_peak_memory_bytes(result.peak_memory_bytes);
+  proto.set_state_digest(result.state_digest);
+  proto.set_checkpoint(result.checkpoint);
+  proto.set_text(result.text);
+  proto.set_train_seconds(result.train_seconds);
+  proto.set_tokens_per_step(result.tokens_per_step);
+  return proto;
+}
+
+v1::ExecutorReport ToProto(const Report& report) {
+  v1::ExecutorReport proto;
+  if (const auto* progress = std::get_if<ProgressReport>(&report)) {
+    v1::StepProgress* p = proto.mutable_progress();
+    p->set_step(progress->step);
+    p->set_of(progress->of);
+    p->set_loss(progress->loss);
+    p->set_step_ms(progress->step_ms);
+    p->set_tokens_per_s(progress->tokens_per_s);
+    for (const float loss : progress->losses) p->add_losses(loss);
+  } else if (const auto* eval = std::get_if<EvalReport>(&report)) {
+    v1::EvalResult* e = proto.mutable_eval();
+    e->set_step(eval->step);
+    e->set_loss(eval->loss);
+    e->set_accuracy(eval->accuracy);
+    e->set_targets(eval->targets);
+  } else if (const auto* written = std::get_if<CheckpointReport>(&report)) {
+    v1::CheckpointWritten* c = proto.mutable_checkpoint();
+    c->set_step(written->step);
+    c->set_path(written->path);
+    c->set_state_digest(written->digest);
+  }
+  return proto;
+}
+
+}  // namespace weft
