@@ -393,6 +393,17 @@ TEST(SavePlan, DerivedFromRule) {
   }
 }
 
+TEST(SavePlan, RuleRefusesOneResult_OtherResultsDecide) {
+  OpDef op = *TinyOpSet().Find("split2");
+  op.grad = [](const GradArgs& g) -> Values {
+    if (g.d[1].valid()) g.e.Fail(InvalidArgument("the second result has no gradient"));
+    return {Mul(g.e, g.d[0], g.out[1])};
+  };
+  const std::vector<TensorMeta> in = {{DType::kF32, {4}}}, out(2, in[0]);
+  EXPECT_EQ(DeriveSavePlan(TinyOpSet(), op, in, out, {}, {true}),
+            (SavePlan{{false}, {false, true}}));
+}
+
 TEST(SavePlan, RuleFailsOnMetadata_KeepsEverything) {
   OpDef op = *TinyOpSet().Find("neg");
   op.grad = [](const GradArgs& g) -> Values { return {g.e.Emit("no_such_op", {g.d[0]})}; };

@@ -52,6 +52,31 @@ Values MetaValues(const std::vector<TensorMeta>& metas) {
   return values;
 }
 
+struct Call {
+  const std::vector<TensorMeta>& in;
+  const std::vector<TensorMeta>& out;
+  const Attrs& attrs;
+  const std::vector<bool>& need;
+};
+
+// Runs the rule with the gradients of the results `live` and adds what it names to `plan`. False:
+// it failed.
+bool Try(const OpSet& ops, const OpDef& op, const Call& call, const std::vector<size_t>& live,
+         SavePlan& plan) {
+  NotingEmitter e(ops);
+  const Values ins = MetaValues(call.in), outs = MetaValues(call.out);
+  Values d(outs.size());
+  for (const size_t i : live) d[i] = MetaValue(call.out[i]);
+  const Values grads = op.grad({e, ins, outs, d, call.attrs, call.need});
+  if (!e.status().ok()) return false;
+  for (const Value& g : grads) {
+    if (g.valid()) e.Note(g);
+  }
+  for (size_t i = 0; i < ins.size(); ++i) plan.in[i] = plan.in[i] || e.Noted(ins[i]);
+  for (size_t i = 0; i < outs.size(); ++i) plan.out[i] = plan.out[i] || e.Noted(outs[i]);
+  return true;
+}
+
 }  // namespace
 
 SavePlan DeriveSavePlan(const OpSet& ops, const OpDef& op, const std::vector<TensorMeta>& in,
@@ -59,29 +84,15 @@ SavePlan DeriveSavePlan(const OpSet& ops, const OpDef& op, const std::vector<Ten
                         const std::vector<bool>& need) {
   SavePlan plan{std::vector<bool>(in.size(), false), std::vector<bool>(out.size(), false)};
   if (!op.grad) return plan;
-  std::vector<size_t> floats;
+  const Call call{in, out, attrs, need};
+  // A rule may refuse the gradient of a result that has none; backward would get the same answer.
+  std::vector<size_t> accepted;
   for (size_t i = 0; i < out.size(); ++i) {
-    if (IsFloat(out[i].dtype)) floats.push_back(i);
+    if (IsFloat(out[i].dtype) && Try(ops, op, call, {i}, plan)) accepted.push_back(i);
   }
-  const size_t trials = floats.size() > 1 ? floats.size() + 1 : 1;
-  for (size_t trial = 0; trial < trials; ++trial) {
-    NotingEmitter e(ops);
-    const Values ins = MetaValues(in), outs = MetaValues(out);
-    Values d(out.size());
-    for (size_t k = 0; k < floats.size(); ++k) {
-      if (trial == 0 || trial == k + 1) d[floats[k]] = MetaValue(out[floats[k]]);
-    }
-    const Values grads = op.grad({e, ins, outs, d, attrs, need});
-    for (const Value& g : grads) {
-      if (g.valid()) e.Note(g);
-    }
-    if (!e.status().ok()) {
-      return {std::vector<bool>(in.size(), true), std::vector<bool>(out.size(), true)};
-    }
-    for (size_t i = 0; i < in.size(); ++i) plan.in[i] = plan.in[i] || e.Noted(ins[i]);
-    for (size_t i = 0; i < out.size(); ++i) plan.out[i] = plan.out[i] || e.Noted(outs[i]);
-  }
-  return plan;
+  const bool together = accepted.size() < 2 || Try(ops, op, call, accepted, plan);
+  if (!accepted.empty() && together) return plan;
+  return {std::vector<bool>(in.size(), true), std::vector<bool>(out.size(), true)};
 }
 
 }  // namespace weft

@@ -17,8 +17,8 @@ struct SavePlan {
 };
 
 // `need[i]`: the gradient of input i will be asked for. A rule may look at which results gradients
-// flow back from, so it is tried with all of them and with each alone. Where it fails on metadata,
-// everything is kept, and backward reports the failure.
+// flow back from, so it is tried with each alone and then with all of those that it accepts. Where
+// it accepts none on metadata, everything is kept, and backward reports the failure.
 SavePlan DeriveSavePlan(const OpSet& ops, const OpDef& op, const std::vector<TensorMeta>& in,
                         const std::vector<TensorMeta>& out, const Attrs& attrs,
                         const std::vector<bool>& need);
