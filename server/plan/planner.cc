@@ -1,0 +1,222 @@
+#include "server/plan/planner.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+#include "fabric/mesh/lanes.h"
+#include "fabric/mesh/partition.h"
+#include "server/plan/model.h"
+
+namespace weft::plan {
+namespace {
+
+// Evaluation samples a lane at least: a lane of one or two rows wastes the products' tiles.
+constexpr int64_t kEvalRows = 16;
+
+Status CannotRun(const WorkerOffer& worker, const std::string& why) {
+  return FailedPrecondition("worker ", worker.worker, " ", why);
+}
+
+bool Has(const WorkerOffer& worker, const std::string& instruction_set) {
+  const auto& sets = worker.instruction_sets;
+  return std::find(sets.begin(), sets.end(), instruction_set) != sets.end();
+}
+
+std::string Libraries(const std::map<std::string, std::string>& libraries) {
+  return absl::StrJoin(libraries, ", ", absl::PairFormatter(" "));
+}
+
+// Whether the worker can compute what `numerics` says, bit for bit.
+Status CanHonour(const WorkerOffer& worker, const Numerics& numerics) {
+  if (worker.opset_digest != numerics.opset_digest) {
+    return CannotRun(
+        worker, "has other ops than this job was planned with; run the same version everywhere");
+  }
+  if (worker.device != numerics.device) {
+    return CannotRun(worker, absl::StrCat("has device '", worker.device,
+                                          "', the job's bits are of '", numerics.device, "'"));
+  }
+  if (worker.libraries != numerics.libraries) {
+    return CannotRun(
+        worker, absl::StrCat("has libraries (", Libraries(worker.libraries),
+                             "), the job's bits are of (", Libraries(numerics.libraries), ")"));
+  }
+  if (!numerics.instruction_set.empty() && !Has(worker, numerics.instruction_set)) {
+    return CannotRun(worker, absl::StrCat("lacks ", numerics.instruction_set,
+                                          ", which the job's bits are of; it has ",
+                                          absl::StrJoin(worker.instruction_sets, ", ")));
+  }
+  return absl::OkStatus();
+}
+
+// The job's instruction set, or the best that all workers have.
+StatusOr<std::string> ChooseInstructionSet(const std::string& wanted,
+                                           const std::vector<WorkerOffer>& workers) {
+  if (!wanted.empty() || workers.empty()) {
+    for (const WorkerOffer& worker : workers) {
+      if (!Has(worker, wanted)) {
+        return CannotRun(worker, absl::StrCat("lacks instruction_set ", wanted, "; it has ",
+                                              absl::StrJoin(worker.instruction_sets, ", ")));
+      }
+    }
+    return wanted;
+  }
+  for (const std::string& set : workers[0].instruction_sets) {
+    if (std::all_of(workers.begin(), workers.end(),
+                    [&set](const WorkerOffer& w) { return Has(w, set); })) {
+      return set;
+    }
+  }
+  return FailedPrecondition("the workers have no instruction set in common");
+}
+
+StatusOr<Numerics> ChooseNumerics(const OpSet& ops, const v1::JobSpec& spec,
+                                  const std::vector<WorkerOffer>& workers,
+                                  const PlanOptions& options) {
+  Numerics numerics;
+  if (options.numerics != nullptr) {
+    numerics = *options.numerics;
+    if (numerics.opset_digest != ops.Digest()) {
+      return FailedPrecondition(
+          "the job was planned with other ops; this version cannot give it the same bits");
+    }
+    if (!spec.instruction_set().empty() && spec.instruction_set() != numerics.instruction_set) {
+      return FailedPrecondition("instruction_set: the job asks for ", spec.instruction_set(),
+                                ", its earlier steps were computed with ",
+                                numerics.instruction_set);
+    }
+  } else {
+    numerics.device = workers.empty() ? "cpu" : workers[0].device;
+    numerics.opset_digest = ops.Digest();
+    if (!workers.empty()) numerics.libraries = workers[0].libraries;
+    ASSIGN_OR_RETURN(numerics.instruction_set,
+                     ChooseInstructionSet(spec.instruction_set(), workers));
+  }
+  for (const WorkerOffer& worker : workers) RETURN_IF_ERROR(CanHonour(worker, numerics));
+  return numerics;
+}
+
+struct Ranks {
+  int32_t count = 0;
+  std::string why;
+};
+
+StatusOr<Ranks> ChooseRanks(const v1::JobSpec& spec, const std::vector<WorkerOffer>& workers,
+                            int32_t asked) {
+  const int32_t least = spec.has_sample() ? 1 : std::max(1, spec.ranks().min());
+  const int32_t most = spec.has_sample() ? 1 : std::max(least, spec.ranks().max());
+  int64_t free = 0;
+  for (const WorkerOffer& worker : workers) free += worker.free_slots;
+  const std::string bounds =
+      least == most ? absl::StrCat("takes ", most) : absl::StrCat("takes ", least, " to ", most);
+  if (asked > 0) {
+    if (asked < least || asked > most) {
+      return InvalidArgument("ranks: ", asked, " asked for, the job ", bounds);
+    }
+    if (!workers.empty() && free < asked) {
+      return FailedPrecondition(asked, " ranks asked for, ", free, " slots are free");
+    }
+    return Ranks{asked, absl::StrCat(asked, " asked for, the job ", bounds)};
+  }
+  if (workers.empty())
+    return Ranks{most, absl::StrCat("no workers are known yet, the job ", bounds)};
+  if (free < least)
+    return FailedPrecondition("the job ", bounds, " ranks, ", free, " slots are free");
+  const int32_t count = static_cast<int32_t>(std::min<int64_t>(free, most));
+  return Ranks{
+      count, absl::StrCat(free, free == 1 ? " slot is" : " slots are", " free, the job ", bounds)};
+}
+
+StatusOr<Program> ProgramFor(const OpSet& ops, const v1::JobSpec& spec, int64_t rows,
+                             int64_t eval_rows) {
+  PartitionRequest request;
+  ASSIGN_OR_RETURN(request.predict, PredictionGraph(spec.model()));
+  if (spec.has_sample()) {
+    if (!request.predict.has_value()) {
+      return InvalidArgument(
+          "model.graph: sampling needs an output 'logits' that depends on 'tokens' alone");
+    }
+    return MakeProgram(ops, request);
+  }
+  ASSIGN_OR_RETURN(request.train, ForwardGraph(spec.model(), rows));
+  ASSIGN_OR_RETURN(request.evaluate, ForwardGraph(spec.model(), eval_rows));
+  request.optimizer = OptimizerFromProto(spec.train());
+  return MakeProgram(ops, request);
+}
+
+// Threads of the worker with the fewest cores a slot.
+int32_t CoresPerRank(const v1::JobSpec& spec, const std::vector<WorkerOffer>& workers,
+                     int32_t fallback) {
+  if (spec.threads() > 0) return spec.threads();
+  int32_t cores = 0;
+  for (const WorkerOffer& worker : workers) {
+    const int32_t here = std::max(1, worker.cores / std::max(1, worker.slots));
+    cores = cores == 0 ? here : std::min(cores, here);
+  }
+  return cores > 0 ? cores : fallback;
+}
+
+Status CheckMemory(const Plan& plan, const std::vector<WorkerOffer>& workers) {
+  for (const WorkerOffer& worker : workers) {
+    if (worker.memory_bytes > 0 && plan.estimate.total_bytes > worker.memory_bytes) {
+      return CannotRun(
+          worker, absl::StrCat("has ", worker.memory_bytes >> 20, " MiB of memory, a rank needs ",
+                               plan.estimate.total_bytes >> 20,
+                               " MiB; use more lanes (smaller ones) or a smaller model"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::string Plural(int64_t count, const char* word) {
+  return absl::StrCat(count, " ", word, count == 1 ? "" : "s");
+}
+
+}  // namespace
+
+WorkerOffer OfferOf(const v1::Registration& r) {
+  WorkerOffer offer;
+  offer.worker = r.worker();
+  offer.free_slots = offer.slots = r.slots();
+  offer.cores = r.cores();
+  offer.instruction_sets.assign(r.instruction_sets().begin(), r.instruction_sets().end());
+  offer.libraries = {r.libraries().begin(), r.libraries().end()};
+  offer.opset_digest = r.opset_digest();
+  offer.device = r.device() == v1::DEVICE_KIND_CUDA ? "cuda" : "cpu";
+  offer.memory_bytes = r.memory_bytes();
+  return offer;
+}
+
+StatusOr<Plan> MakePlan(const OpSet& ops, const v1::JobSpec& spec,
+                        const std::vector<WorkerOffer>& workers, const PlanOptions& options) {
+  Plan plan;
+  ASSIGN_OR_RETURN(const Ranks ranks, ChooseRanks(spec, workers, options.ranks));
+  ASSIGN_OR_RETURN(plan.numerics, ChooseNumerics(ops, spec, workers, options));
+  plan.ranks = ranks.count;
+  const bool trains = !spec.has_sample();
+  plan.lanes = trains ? (spec.lanes() > 0 ? spec.lanes() : std::max(1, spec.ranks().max())) : 1;
+  plan.batch = trains ? spec.train().batch() : 1;
+  RETURN_IF_ERROR(Annotate(CheckBatch(plan.batch, plan.lanes), "train.batch"));
+  StatusOr<std::vector<LaneRange>> shares = ShareLanes(plan.lanes, plan.ranks);
+  if (!shares.ok()) return Annotate(shares.status(), "ranks");
+  plan.shares = *std::move(shares);
+  if (spec.reduce() == v1::REDUCE_MODE_RING) plan.reduce = ReduceMode::kRing;
+  const int64_t rows = plan.batch / plan.lanes;
+  plan.eval_batch = trains ? std::max(rows, kEvalRows) : 0;
+  StatusOr<Program> program = ProgramFor(ops, spec, rows, plan.eval_batch);
+  if (!program.ok()) return Annotate(program.status(), "model");
+  plan.program = *std::move(program);
+  Ceilings ceilings = options.ceilings;
+  ceilings.cores = CoresPerRank(spec, workers, ceilings.cores);
+  ASSIGN_OR_RETURN(plan.estimate, EstimatePlan(ops, plan, ceilings));
+  RETURN_IF_ERROR(CheckMemory(plan, workers));
+  plan.reason = absl::StrCat(Plural(plan.ranks, "rank"), ": ", ranks.why, "; ",
+                             Plural(plan.lanes, "lane"), " of ", Plural(rows, "sample"),
+                             ", at most ", Plural(plan.shares[0].size(), "lane"), " a rank");
+  return plan;
+}
+
+}  // namespace weft::plan

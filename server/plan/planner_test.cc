@@ -1,0 +1,155 @@
+#include "server/plan/planner.h"
+
+#include <string>
+
+#include "google/protobuf/text_format.h"
+#include "gtest/gtest.h"
+
+#include "fabric/graph/program_check.h"
+#include "fabric/wire/convert_plan.h"
+
+namespace weft::plan {
+namespace {
+
+v1::JobSpec Parse(const std::string& text) {
+  v1::JobSpec spec;
+  EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(text, &spec));
+  return spec;
+}
+
+v1::JobSpec Reversal() {
+  return Parse(R"(
+    name: "reversal"
+    model { gpt { layers: 2 heads: 4 dim: 128 context: 64 vocab: 36 position: POSITION_ROTARY norm: NORM_RMS tied: false } }
+    data { reverse { symbols: 32 max_length: 16 eval_samples: 1000 } }
+    train { steps: 700 batch: 60 optimizer { sgd { lr: 0.1 clamp: 1 } } schedule { warmup: 20 decay: DECAY_COSINE } }
+    ranks { min: 1 max: 6 }
+    lanes: 12)");
+}
+
+WorkerOffer Worker(const std::string& id, int32_t slots) {
+  WorkerOffer w;
+  w.worker = id;
+  w.free_slots = w.slots = slots;
+  w.cores = 2 * slots;
+  w.instruction_sets = {"avx512", "avx2", "sse2"};
+  w.libraries = {{"onednn", "2.6.3"}};
+  w.opset_digest = BuiltinOpSet().Digest();
+  return w;
+}
+
+StatusOr<Plan> PlanOf(const v1::JobSpec& spec, const std::vector<WorkerOffer>& workers,
+                      PlanOptions options = {}) {
+  return MakePlan(BuiltinOpSet(), spec, workers, options);
+}
+
+void ExpectRefused(const StatusOr<Plan>& plan, absl::StatusCode code, const std::string& says) {
+  EXPECT_EQ(plan.status().code(), code) << says;
+  EXPECT_NE(std::string(plan.status().message()).find(says), std::string::npos) << plan.status();
+}
+
+TEST(MakePlan, FreeSlots_GiveRanksWithinTheBounds) {
+  const struct { int32_t slots, ranks; } rows[] = {{1, 1}, {4, 4}, {6, 6}, {9, 6}};
+  for (const auto& row : rows) {
+    const StatusOr<Plan> plan = PlanOf(Reversal(), {Worker("a", row.slots)});
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    EXPECT_EQ(plan->ranks, row.ranks);
+    EXPECT_EQ(plan->lanes, 12);
+    EXPECT_EQ(plan->program.inputs[0].meta.shape, (Shape{5, 64}));
+    EXPECT_EQ(plan->estimate.parameter_count, 403072);
+    EXPECT_TRUE(ValidateProgram(BuiltinOpSet(), plan->program).ok());
+  }
+}
+
+TEST(MakePlan, AnyRankCount_GivesTheSameProgram) {
+  const Plan one = *PlanOf(Reversal(), {Worker("a", 1)});
+  for (const int32_t ranks : {2, 3, 4, 6}) {
+    const Plan many = *PlanOf(Reversal(), {}, {.ranks = ranks});
+    EXPECT_EQ(wire::ToProto(many.program).ShortDebugString(),
+              wire::ToProto(one.program).ShortDebugString());
+    EXPECT_GT(many.estimate.wire_bytes, 0);
+    EXPECT_LT(many.estimate.step_seconds, one.estimate.step_seconds);
+  }
+}
+
+TEST(MakePlan, Estimate_AddsUp) {
+  const Plan plan = *PlanOf(Reversal(), {Worker("a", 1)});
+  const Estimate& e = plan.estimate;
+  EXPECT_EQ(e.parameter_bytes, plan.program.flat_elements * 4);
+  EXPECT_EQ(e.gradient_bytes,
+            4 * e.parameter_bytes);  // 12 lanes on one rank: four partials at most
+  EXPECT_EQ(e.total_bytes,
+            e.parameter_bytes + e.gradient_bytes + e.state_bytes + e.arena_bytes + e.input_bytes);
+  EXPECT_EQ(e.wire_bytes, 0);
+  // 6 FLOPs a weight in products and token, and attention on top.
+  const int64_t products = (2 * 12 * 128 * 128 + 128 * 36) * int64_t{6} * 60 * 64;
+  EXPECT_GT(e.step_flops, products);
+  EXPECT_LT(e.step_flops, products * 3 / 2);
+}
+
+TEST(MakePlan, InstructionSet_IsTheBestThatAllHave) {
+  WorkerOffer old = Worker("b", 1);
+  old.instruction_sets = {"avx2", "sse2"};
+  EXPECT_EQ(PlanOf(Reversal(), {Worker("a", 1), old})->numerics.instruction_set, "avx2");
+  EXPECT_EQ(PlanOf(Reversal(), {Worker("a", 1)})->numerics.instruction_set, "avx512");
+  v1::JobSpec spec = Reversal();
+  spec.set_instruction_set("avx512");
+  ExpectRefused(PlanOf(spec, {Worker("a", 1), old}), absl::StatusCode::kFailedPrecondition,
+                "worker b lacks instruction_set avx512; it has avx2, sse2");
+}
+
+TEST(MakePlan, NumericsDecidedBefore_AreKeptOrRefused) {
+  Numerics kept = PlanOf(Reversal(), {Worker("a", 1)})->numerics;
+  kept.instruction_set = "avx2";
+  EXPECT_EQ(PlanOf(Reversal(), {Worker("a", 4)}, {.numerics = &kept})->numerics, kept);
+  WorkerOffer other = Worker("b", 1);
+  other.libraries["onednn"] = "3.0.0";
+  ExpectRefused(PlanOf(Reversal(), {other}, {.numerics = &kept}),
+                absl::StatusCode::kFailedPrecondition,
+                "worker b has libraries (onednn 3.0.0), the job's bits are of (onednn 2.6.3)");
+  WorkerOffer older = Worker("c", 1);
+  older.instruction_sets = {"sse2"};
+  ExpectRefused(PlanOf(Reversal(), {older}, {.numerics = &kept}),
+                absl::StatusCode::kFailedPrecondition, "worker c lacks avx2");
+}
+
+TEST(MakePlan, Refusals_SayWhy) {
+  v1::JobSpec spec = Reversal();
+  spec.mutable_ranks()->set_min(3);
+  ExpectRefused(PlanOf(spec, {Worker("a", 2)}), absl::StatusCode::kFailedPrecondition,
+                "the job takes 3 to 6 ranks, 2 slots are free");
+  ExpectRefused(PlanOf(spec, {Worker("a", 8)}, {.ranks = 7}), absl::StatusCode::kInvalidArgument,
+                "ranks: 7 asked for, the job takes 3 to 6");
+  WorkerOffer other = Worker("b", 4);
+  other.opset_digest = "something else";
+  ExpectRefused(PlanOf(spec, {other}), absl::StatusCode::kFailedPrecondition,
+                "worker b has other ops");
+  WorkerOffer small = Worker("b", 4);
+  small.memory_bytes = 1 << 20;
+  ExpectRefused(PlanOf(spec, {small}), absl::StatusCode::kFailedPrecondition,
+                "has 1 MiB of memory");
+  spec.set_lanes(2);
+  ExpectRefused(PlanOf(spec, {Worker("a", 4)}), absl::StatusCode::kInvalidArgument,
+                "ranks: 4 ranks cannot share 2 lanes");
+  spec.set_lanes(7);
+  ExpectRefused(PlanOf(spec, {Worker("a", 4)}), absl::StatusCode::kInvalidArgument,
+                "train.batch: 60 does not divide into 7 lanes");
+}
+
+TEST(MakePlan, SamplingJob_OnlyPredicts) {
+  v1::JobSpec spec = Reversal();
+  spec.clear_train();
+  spec.clear_data();
+  spec.mutable_sample()->set_checkpoint("somewhere");
+  const StatusOr<Plan> plan = PlanOf(spec, {Worker("a", 4)});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_EQ(plan->ranks, 1);
+  EXPECT_TRUE(plan->program.train.calls.empty());
+  EXPECT_TRUE(plan->program.states.empty());
+  EXPECT_EQ(plan->program.logits.meta.shape, (Shape{1, 64, 36}));
+  EXPECT_EQ(plan->program.parameters.size(), PlanOf(Reversal(), {})->program.parameters.size());
+  EXPECT_TRUE(ValidateProgram(BuiltinOpSet(), plan->program).ok());
+}
+
+}  // namespace
+}  // namespace weft::plan
