@@ -209,10 +209,10 @@ StatusOr<v1::Job> Coordinator::Submit(const v1::SubmitJobRequest& request) {
   }
   state::JobRecord record;
   ASSIGN_OR_RETURN(*record.job.mutable_spec(), options_.planning.admit(request.spec()));
-  v1::PlanJobRequest question;
-  *question.mutable_spec() = record.job.spec();
-  question.set_ranks(std::max(record.job.spec().ranks().max(), 1));
-  ASSIGN_OR_RETURN(const v1::Plan plan, Plan(question));
+  // With no worker in view: a job may come before the workers that will run it.
+  const std::vector<v1::Registration> nobody;
+  ASSIGN_OR_RETURN(const v1::Plan plan,
+                   options_.planning.plan({.spec = record.job.spec(), .workers = nobody}));
   *record.job.mutable_estimate() = plan.estimate();
   record.job.set_state(v1::JOB_STATE_QUEUED);
   record.job.set_reason("admitted");
@@ -245,23 +245,13 @@ StatusOr<v1::Job> Coordinator::Submit(const v1::SubmitJobRequest& request) {
 
 StatusOr<v1::Plan> Coordinator::Plan(const v1::PlanJobRequest& request) {
   ASSIGN_OR_RETURN(const v1::JobSpec spec, options_.planning.admit(request.spec()));
+  if (request.ranks() < 0) return InvalidArgument("ranks ", request.ranks(), " is negative");
   std::vector<v1::Registration> workers;
-  int32_t slots = 0;
   {
     absl::MutexLock lock(&mu_);
-    for (const auto& [id, worker] : workers_.all()) {
-      workers.push_back(worker.facts);
-      slots += worker.facts.slots();
-    }
+    for (const auto& [id, worker] : workers_.all()) workers.push_back(worker.facts);
   }
-  const int32_t min_ranks = std::max(spec.ranks().min(), 1);
-  const int32_t max_ranks = std::max(spec.ranks().max(), min_ranks);
-  int32_t ranks = request.ranks();
-  if (ranks == 0) ranks = slots == 0 ? max_ranks : std::clamp(slots, min_ranks, max_ranks);
-  if (ranks < min_ranks || ranks > max_ranks) {
-    return InvalidArgument("ranks ", ranks, " is outside the job's ", min_ranks, " to ", max_ranks);
-  }
-  return options_.planning.plan({.spec = spec, .ranks = ranks, .workers = workers});
+  return options_.planning.plan({.spec = spec, .ranks = request.ranks(), .workers = workers});
 }
 
 StatusOr<v1::Job> Coordinator::Get(const std::string& id) {

@@ -336,6 +336,10 @@ void Coordinator::OnExitedLocked(Gang& gang, int32_t rank, const v1::MemberExite
                              .exit_code = m.exit_code(),
                              .signal = m.signal(),
                              .out_of_memory = m.out_of_memory()};
+  for (const recovery::Observation& before : gang.failures) {
+    // What it reported tells as much as what its worker remembers.
+    if (exit.error.ok() && before.rank == rank) exit.error = before.error;
+  }
   ReleaseMemberLocked(gang, rank);
   // The release of an ended gang's last member drops the gang.
   if (ending) return;

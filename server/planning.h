@@ -13,11 +13,10 @@
 namespace weft {
 
 struct PlanQuestion {
-  const v1::JobSpec& spec;  // admitted
-  int32_t ranks = 1;
-  const std::vector<v1::Registration>&
-      workers;                             // that will run it; may be empty: none is known yet
-  const v1::Numerics* numerics = nullptr;  // decided before, to be kept; nullptr: decide
+  const v1::JobSpec& spec;                       // admitted
+  int32_t ranks = 0;                             // 0: as many as are free, within the job's bounds
+  const std::vector<v1::Registration>& workers;  // all slots free; empty: none is in view
+  const v1::Numerics* numerics = nullptr;        // decided before, to be kept; nullptr: decide
 };
 
 struct Planning {

@@ -25,7 +25,7 @@ Weight WeightOf(const Observation& o) {
 }
 
 std::string AfterStep(int64_t step) {
-  return step < 0 ? " before its first step" : absl::StrCat(" after step ", step);
+  return step <= 0 ? " before its first step" : absl::StrCat(" after step ", step);
 }
 
 bool IsCrash(int signal) {
