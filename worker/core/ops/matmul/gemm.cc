@@ -175,6 +175,41 @@ void MultiplyAll(const Product& p) {
   }
 }
 
+// Copies `count` floats, a multiple of 8.
+HWY_INLINE void CopyEights(const float* from, int64_t count, float* to) {
+#if HWY_TARGET == HWY_SCALAR || HWY_TARGET == HWY_EMU128
+  std::memcpy(to, from, count * sizeof(float));
+#else
+  const hn::CappedTag<float, 16> d;
+  const hn::FixedTag<float, 8> half;
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) hn::StoreU(hn::LoadU(d, from + i), d, to + i);
+  if (i < count) hn::StoreU(hn::LoadU(half, from + i), half, to + i);
+#endif
+}
+
+// Packs rows [0, k) of `columns` values, `stride` apart, as groups of `group` columns, [k][group]
+// each, zeros behind. A row is read from end to end.
+template <int64_t kGroup>
+void PackGroups(const float* data, int64_t stride, int64_t k, int64_t columns, float* packed) {
+  const int64_t whole = columns / kGroup * kGroup;
+  for (int64_t p = 0; p < k; ++p) {
+    const float* row = data + p * stride;
+    float* to = packed + p * kGroup;
+    int64_t j = 0;
+    for (; j < whole; j += kGroup) CopyEights(row + j, kGroup, to + j * k);
+    if (j == columns) continue;
+    for (int64_t c = 0; c < kGroup; ++c) to[j * k + c] = j + c < columns ? row[j + c] : 0.0f;
+  }
+}
+
+void PackStrips(const float* data, int64_t stride, int64_t k, int64_t columns, float* strips) {
+  PackGroups<kGemmStrip>(data, stride, k, columns, strips);
+}
+void PackPanels(const float* data, int64_t stride, int64_t k, int64_t columns, float* panels) {
+  PackGroups<kGemmPanel>(data, stride, k, columns, panels);
+}
+
 }  // namespace HWY_NAMESPACE
 }  // namespace weft
 HWY_AFTER_NAMESPACE();
@@ -183,6 +218,8 @@ HWY_AFTER_NAMESPACE();
 namespace weft {
 
 HWY_EXPORT(MultiplyAll);
+HWY_EXPORT(PackStrips);
+HWY_EXPORT(PackPanels);
 
 namespace {
 
@@ -228,31 +265,16 @@ void Multiply(const Product& product) { HWY_DYNAMIC_DISPATCH(MultiplyAll)(produc
 
 void PackPanel(const float* data, int64_t row_stride, int64_t column_stride, int64_t k,
                int64_t columns, float* panel) {
-  if (columns < kGemmPanel) std::memset(panel, 0, k * kGemmPanel * sizeof(float));
-  if (column_stride == 1 && columns == kGemmPanel) {
-    for (int64_t i = 0; i < k; ++i) {
-      std::memcpy(panel + i * kGemmPanel, data + i * row_stride, kGemmPanel * sizeof(float));
-    }
-  } else if (column_stride == 1) {
-    for (int64_t i = 0; i < k; ++i) {
-      std::memcpy(panel + i * kGemmPanel, data + i * row_stride, columns * sizeof(float));
-    }
-  } else {
-    TransposeInto(data, column_stride, k, columns, panel);
+  if (column_stride == 1) {
+    HWY_DYNAMIC_DISPATCH(PackPanels)(data, row_stride, k, columns, panel);
+    return;
   }
+  if (columns < kGemmPanel) std::memset(panel, 0, k * kGemmPanel * sizeof(float));
+  TransposeInto(data, column_stride, k, columns, panel);
 }
 
 void PackStrip(const float* data, int64_t stride, int64_t k, int64_t rows, float* strip) {
-  if (rows == kGemmStrip) {
-    for (int64_t p = 0; p < k; ++p) {
-      std::memcpy(strip + p * kGemmStrip, data + p * stride, kGemmStrip * sizeof(float));
-    }
-    return;
-  }
-  std::memset(strip, 0, k * kGemmStrip * sizeof(float));
-  for (int64_t p = 0; p < k; ++p) {
-    for (int64_t i = 0; i < rows; ++i) strip[p * kGemmStrip + i] = data[p * stride + i];
-  }
+  HWY_DYNAMIC_DISPATCH(PackStrips)(data, stride, k, rows, strip);
 }
 
 void MultiplyRows(const RowProduct& product, float* scratch) {
@@ -271,14 +293,10 @@ void MultiplyRows(const RowProduct& product, float* scratch) {
     p.k = std::min(kGemmRows, r.rows - row);
     p.b_stride = p.k * kGemmPanel;
     p.accumulate = r.accumulate || row != 0;
-    for (int64_t i = 0; i < r.p; i += kGemmStrip) {
-      PackStrip(r.left + row * r.left_stride + i, r.left_stride, p.k, std::min(kGemmStrip, r.p - i),
-                strips + i * p.k);
-    }
-    for (int64_t j = 0; j < r.q; j += kGemmPanel) {
-      PackPanel(r.right + row * r.right_stride + j, r.right_stride, 1, p.k,
-                std::min(kGemmPanel, r.q - j), panels + j * p.k);
-    }
+    HWY_DYNAMIC_DISPATCH(PackStrips)
+    (r.left + row * r.left_stride, r.left_stride, p.k, r.p, strips);
+    HWY_DYNAMIC_DISPATCH(PackPanels)
+    (r.right + row * r.right_stride, r.right_stride, p.k, r.q, panels);
     Multiply(p);
     row += p.k;
   } while (row < r.rows);

@@ -52,7 +52,8 @@ struct RowProduct {
   int64_t c_stride = 0;
   bool accumulate = false;
 };
-inline constexpr int64_t kGemmRows = 256;
+// Not a power of two: strips of it start in different sets of the first cache.
+inline constexpr int64_t kGemmRows = 504;
 constexpr int64_t RowProductScratch(int64_t p, int64_t q) {  // floats
   return (RoundUp(p, kGemmStrip) + RoundUp(q, kGemmPanel)) * kGemmRows;
 }
