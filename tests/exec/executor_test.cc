@@ -1,0 +1,198 @@
+#include "worker/exec/executor.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/cleanup/cleanup.h"
+#include "gtest/gtest.h"
+
+#include "fabric/ckpt/atomic_file.h"
+#include "tests/support/gpt_plan.h"
+#include "worker/core/device/cpu_device.h"
+#include "worker/exec/sampler.h"
+
+namespace weft {
+namespace {
+
+class ExecutorTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    std::string name = ::testing::TempDir() + "/execXXXXXX";
+    ASSERT_NE(mkdtemp(name.data()), nullptr);
+    root_ = name;
+  }
+  void TearDown() override { EXPECT_TRUE(ckpt::RemoveTree(root_).ok()); }
+
+  ExecSpec Spec(int64_t steps, int32_t ranks = 1, int32_t rank = 0) {
+    testing::GptPlanSpec plan;
+    plan.model = {.layers = 1, .heads = 2, .dim = 16, .context = 12, .vocab = 12};
+    plan.optimizer.kind = OptimizerSpec::Kind::kAdamW;
+    plan.optimizer.lr = 1e-2;
+    plan.optimizer.total = 20;
+    plan.batch = 12;
+    plan.lanes = 4;
+    plan.ranks = ranks;
+    ExecSpec spec;
+    spec.rank = rank;
+    spec.job_name = "test";
+    spec.spec_json = "{}";
+    spec.numerics_json = R"({"instructionSet":"x"})";
+    auto made = testing::MakeGptPlan(plan);
+    EXPECT_TRUE(made.ok()) << made.status();
+    spec.plan = *made;
+    spec.plan.numerics.instruction_set = CurrentInstructionSet();
+    spec.steps = steps;
+    data::ReverseOptions data;
+    data.symbols = 8;
+    data.max_length = 4;
+    data.eval_samples = 5;
+    data.context = 12;
+    spec.data = data;
+    spec.checkpoint.path = root_ + "/test";
+    return spec;
+  }
+
+  // All ranks of one run, as threads with an executor each.
+  static StatusOr<RunResult> Run(const std::vector<ExecSpec>& specs, Executor::Transport transport,
+                                 const ReportSink& sink) {
+    const int32_t size = static_cast<int32_t>(specs.size());
+    Executor::Group group;
+    group.secret = "secret";
+    group.transport = transport;
+    group.shared_memory_fd = memfd_create("test", MFD_CLOEXEC);
+    const absl::Cleanup closer = [&] { close(group.shared_memory_fd); };
+    EXPECT_EQ(ftruncate(group.shared_memory_fd, comm::SharedMemoryBytes(size)), 0);
+    std::vector<std::unique_ptr<Executor>> executors;
+    for (const ExecSpec& spec : specs) {
+      executors.push_back(std::make_unique<Executor>(spec));
+      ASSIGN_OR_RETURN(const Executor::Opened opened, executors.back()->Open("127.0.0.1"));
+      group.endpoints.push_back(opened.endpoint);
+    }
+    std::vector<StatusOr<RunResult>> results(specs.size(), Internal("not run"));
+    std::vector<std::thread> threads;
+    for (size_t r = 0; r < executors.size(); ++r) {
+      threads.emplace_back([&, r] {
+        const auto prepared = executors[r]->Prepare(group);
+        results[r] =
+            prepared.ok() ? executors[r]->Run(sink) : StatusOr<RunResult>(prepared.status());
+      });
+    }
+    for (std::thread& t : threads) t.join();
+    for (const auto& result : results) {
+      if (!result.ok()) return result.status();
+      EXPECT_EQ(result->state_digest, results[0]->state_digest);
+    }
+    return results[0];
+  }
+  static StatusOr<RunResult> Run(
+      const ExecSpec& spec, const ReportSink& sink = [](const Report&) {}) {
+    return Run(std::vector<ExecSpec>{spec}, Executor::Transport::kSharedMemory, sink);
+  }
+
+  std::string root_;
+};
+
+TEST_F(ExecutorTest, Run_ReportsEveryLossOnceAndResult) {
+  ExecSpec spec = Spec(12);
+  spec.checkpoint.every = 5;
+  spec.eval_every = 6;
+  std::vector<float> losses;
+  std::vector<int64_t> evals, checkpoints;
+  const auto result = Run(spec, [&](const Report& report) {
+    if (const auto* p = std::get_if<ProgressReport>(&report)) {
+      losses.insert(losses.end(), p->losses.begin(), p->losses.end());
+      EXPECT_EQ(p->step, static_cast<int64_t>(losses.size()));
+    }
+    if (const auto* e = std::get_if<EvalReport>(&report)) evals.push_back(e->step);
+    if (const auto* c = std::get_if<CheckpointReport>(&report)) checkpoints.push_back(c->step);
+  });
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(losses.size(), 12u);
+  EXPECT_EQ(evals, (std::vector<int64_t>{6, 12}));
+  EXPECT_EQ(checkpoints, (std::vector<int64_t>{5, 10, 12}));
+  EXPECT_EQ(result->steps, 12);
+  EXPECT_EQ(result->first_loss, losses.front());
+  EXPECT_EQ(result->final_loss, losses.back());
+  EXPECT_GT(result->peak_memory_bytes, 0);
+  EXPECT_EQ(result->tokens_per_step, 12 * 12);
+}
+
+TEST_F(ExecutorTest, StopAndSave_ThenResumeOnMoreRanks_EndsInTheSameState) {
+  ExecSpec undisturbed = Spec(20);
+  undisturbed.checkpoint.path = root_ + "/undisturbed";
+  const auto expected = Run(undisturbed);
+  ASSERT_TRUE(expected.ok()) << expected.status();
+
+  ExecSpec first = Spec(20);
+  Executor executor(first);
+  ASSERT_TRUE(executor.Open("127.0.0.1").ok());
+  ASSERT_TRUE(executor.Prepare({}).ok());
+  executor.Stop(StopMode::kSaveAndStop);
+  const auto stopped = executor.Run([](const Report&) {});
+  ASSERT_TRUE(stopped.ok()) << stopped.status();
+  EXPECT_TRUE(stopped->stopped);
+  EXPECT_EQ(stopped->steps, 1);
+
+  for (const auto transport : {Executor::Transport::kSharedMemory, Executor::Transport::kTcp}) {
+    std::vector<ExecSpec> later;
+    for (int32_t rank = 0; rank < 3; ++rank) {
+      later.push_back(Spec(20, 3, rank));
+      later.back().checkpoint.resume = true;
+    }
+    const auto resumed = Run(later, transport, [](const Report&) {});
+    ASSERT_TRUE(resumed.ok()) << resumed.status();
+    EXPECT_EQ(resumed->state_digest, expected->state_digest);
+    ASSERT_TRUE(ckpt::RemoveTree(root_ + "/test/step-000000000020").ok());
+  }
+}
+
+TEST_F(ExecutorTest, Resume_WithOtherNumerics_IsRefusedWithBoth) {
+  ASSERT_TRUE(Run(Spec(3)).ok());
+  ExecSpec other = Spec(6);
+  other.checkpoint.resume = true;
+  other.numerics_json = R"({"instructionSet":"y"})";
+  const auto result = Run(other);
+  ASSERT_FALSE(result.ok());
+  EXPECT_EQ(result.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_NE(result.status().message().find(R"({"instructionSet":"x"})"), absl::string_view::npos);
+}
+
+TEST_F(ExecutorTest, Resume_OfAnotherModel_NamesTheTensor) {
+  ASSERT_TRUE(Run(Spec(3)).ok());
+  ExecSpec other = Spec(6);
+  other.checkpoint.resume = true;
+  other.plan.program.parameters[0].shape = Shape{11, 16};
+  const auto result = Run(other);
+  ASSERT_FALSE(result.ok());
+  EXPECT_NE(result.status().message().find("'wte' is f32[12, 16] in the checkpoint"),
+            absl::string_view::npos)
+      << result.status();
+}
+
+TEST_F(ExecutorTest, Abort_EndsTheRun) {
+  Executor executor(Spec(1000000));
+  ASSERT_TRUE(executor.Open("127.0.0.1").ok());
+  ASSERT_TRUE(executor.Prepare({}).ok());
+  StatusOr<RunResult> result = Internal("not run");
+  std::thread run(
+      [&] { result = executor.Run([&](const Report&) { executor.Stop(StopMode::kAbort); }); });
+  run.join();
+  EXPECT_EQ(result.status().code(), absl::StatusCode::kAborted);
+}
+
+TEST(DrawToken, Settings_ChooseAsDocumented) {
+  const std::vector<float> logits = {1, 3, 3, 2};
+  EXPECT_EQ(DrawToken(logits, 0, 0, 0.9), 1);     // the likeliest, lowest id on ties
+  EXPECT_EQ(DrawToken(logits, 1, 1, 0.99), 1);    // top 1 leaves no choice
+  EXPECT_EQ(DrawToken(logits, 1, 2, 0.99), 2);    // of the top 2, the second half
+  EXPECT_EQ(DrawToken(logits, 1, 0, 0.9999), 0);  // the unlikeliest at the far end
+  EXPECT_EQ(DrawToken(logits, 100, 0, 0.6), 3);   // nearly uniform: ids 1, 2, 3, 0 in order
+}
+
+}  // namespace
+}  // namespace weft
