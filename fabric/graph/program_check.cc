@@ -121,7 +121,8 @@ class SectionChecker {
   }
 
   Status CheckCall(const Call& call) const {
-    ASSIGN_OR_RETURN(const OpDef* op, ops_.Get(call.op));
+    const OpDef* op = ops_.Find(call.op);
+    if (op == nullptr) return InvalidArgument("no op '", call.op.substr(0, 253), "'");
     if (op->alias == Alias::kReshape || op->alias == Alias::kStrided || op->expand != nullptr) {
       return InvalidArgument("has no kernel: views and composite ops are no calls");
     }

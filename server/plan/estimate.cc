@@ -62,6 +62,8 @@ StatusOr<Estimate> EstimatePlan(const OpSet& ops, const Plan& plan, const Ceilin
     partials = std::max(partials, PeakPartials(plan.lanes, share));
     most_lanes = std::max(most_lanes, share.size());
   }
+  // One more takes the result of the reduction over ranks.
+  if (plan.ranks > 1) ++partials;
   e.gradient_bytes = trains ? partials * e.parameter_bytes : 0;
   e.state_bytes = static_cast<int64_t>(program.states.size()) * e.parameter_bytes;
   // Sections run one after the other and share one arena.
