@@ -86,35 +86,45 @@ class Decoder {
                         {{"eps", rms ? kRmsEps : kLayerEps}})[0];
   }
 
-  Value Linear(const std::string& name, const Value& x, int64_t from, int64_t to, double scale) {
-    Values in = {x, Matrix(name, from, to, scale)};
+  enum class Into { kBlock, kResidual };
+
+  // The standard deviation of a linear with `inputs` inputs.
+  double LinearScale(int64_t inputs, Into into) const {
+    const double sums = 2.0 * static_cast<double>(spec_.layers);  // into the residual
+    if (spec_.init == GptSpec::Init::kFanIn) {
+      const double scale = 1 / std::sqrt(static_cast<double>(inputs));
+      return into == Into::kResidual ? scale / sums : scale;
+    }
+    return into == Into::kResidual ? spec_.init_scale / std::sqrt(sums) : spec_.init_scale;
+  }
+
+  Value Linear(const std::string& name, const Value& x, int64_t from, int64_t to, Into into) {
+    Values in = {x, Matrix(name, from, to, LinearScale(from, into))};
     if (spec_.bias) in.push_back(Vector(name + ".bias", to, InitRule::Kind::kZeros));
     return b_.EmitNamed(name, "linear", in, {})[0];
   }
 
   Value Block(const std::string& h, Value x) {
     const int64_t dim = spec_.dim;
-    const double into_residual =
-        spec_.init_scale / std::sqrt(2.0 * static_cast<double>(spec_.layers));
     Value y = Norm(h + ".norm1", x);
-    y = Linear(h + ".attn.qkv", y, dim, 3 * dim, spec_.init_scale);  // [rows, context, 3 * dim]
+    y = Linear(h + ".attn.qkv", y, dim, 3 * dim, Into::kBlock);  // [rows, context, 3 * dim]
     if (spec_.position == GptSpec::Position::kRotary) {
       y = b_.EmitNamed(h + ".attn.rotary", "rotary", {y},
                        {{"heads", spec_.heads}, {"base", kRotaryBase}})[0];
     }
     y = b_.EmitNamed(h + ".attn", "attention", {y}, {{"heads", spec_.heads}, {"causal", true}})[0];
-    y = Linear(h + ".attn.proj", y, dim, dim, into_residual);
+    y = Linear(h + ".attn.proj", y, dim, dim, Into::kResidual);
     x = b_.EmitNamed(h + ".attn.residual", "add", {x, y}, {})[0];
     y = Norm(h + ".norm2", x);
-    y = Linear(h + ".mlp.up", y, dim, 4 * dim, spec_.init_scale);
+    y = Linear(h + ".mlp.up", y, dim, 4 * dim, Into::kBlock);
     y = b_.EmitNamed(h + ".mlp.gelu", "gelu", {y}, {})[0];
-    y = Linear(h + ".mlp.down", y, 4 * dim, dim, into_residual);
+    y = Linear(h + ".mlp.down", y, 4 * dim, dim, Into::kResidual);
     return b_.EmitNamed(h + ".mlp.residual", "add", {x, y}, {})[0];
   }
 
   Value Head(const Value& x, const Value& wte) {
     if (spec_.tied) return b_.EmitNamed("head", "linear", {x, wte}, {{"transpose_w", true}})[0];
-    const Value head = Matrix("head", spec_.dim, spec_.vocab, spec_.init_scale);
+    const Value head = Matrix("head", spec_.dim, spec_.vocab, LinearScale(spec_.dim, Into::kBlock));
     return b_.EmitNamed("head", "linear", {x, head}, {})[0];
   }
 

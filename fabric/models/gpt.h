@@ -11,6 +11,12 @@ namespace weft {
 struct GptSpec {
   enum class Position { kLearned, kRotary };
   enum class Norm { kLayer, kRms };
+  // How matrices start; norm weights are ones, biases zeros.
+  enum class Init {
+    kNormal,  // normal(init_scale); linears into the residual: / sqrt(2 * layers)
+    kFanIn,   // linears normal(1 / sqrt(inputs)), into the residual: / (2 * layers); embeddings
+              // normal(init_scale)
+  };
   int64_t layers = 0;
   int64_t heads = 0;
   int64_t dim = 0;
@@ -18,9 +24,10 @@ struct GptSpec {
   int64_t vocab = 0;
   Position position = Position::kLearned;
   Norm norm = Norm::kLayer;
-  bool tied = true;          // head = token embedding transposed
-  bool bias = false;         // on linears and layer norms
-  double init_scale = 0.02;  // standard deviation; linears into the residual: / sqrt(2 * layers)
+  bool tied = true;   // head = token embedding transposed
+  bool bias = false;  // on linears and layer norms
+  Init init = Init::kNormal;
+  double init_scale = 0.02;  // standard deviation
 };
 
 enum class GraphMode {

@@ -11,6 +11,7 @@ GptSpec FromProto(const v1::GptModel& model) {
   spec.vocab = model.vocab();
   if (model.position() == v1::POSITION_ROTARY) spec.position = GptSpec::Position::kRotary;
   if (model.norm() == v1::NORM_RMS) spec.norm = GptSpec::Norm::kRms;
+  if (model.init() == v1::INIT_FAN_IN) spec.init = GptSpec::Init::kFanIn;
   if (model.has_tied()) spec.tied = model.tied();
   if (model.has_bias()) spec.bias = model.bias();
   if (model.has_init_scale()) spec.init_scale = model.init_scale();

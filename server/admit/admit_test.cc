@@ -60,7 +60,7 @@ TEST(Admit, SmallJob_GetsItsDefaults) {
   const v1::JobSpec expected = Parse(R"(
     name: "reversal"
     model { gpt { layers: 1 heads: 2 dim: 8 context: 64 vocab: 36 position: POSITION_LEARNED norm: NORM_LAYER
-                  tied: true bias: false init_scale: 0.02 } }
+                  tied: true bias: false init_scale: 0.02 init: INIT_NORMAL } }
     data { reverse { symbols: 32 max_length: 16 eval_samples: 1000 } }
     train { steps: 10 batch: 8 precision: PRECISION_FP32 schedule { decay: DECAY_CONSTANT min_lr: 0 }
             optimizer { adamw { lr: 0.1 betas: [0.9, 0.999] eps: 1e-8 weight_decay: 0.01 } } }

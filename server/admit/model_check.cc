@@ -23,11 +23,13 @@ int64_t LaneRows(const v1::JobSpec& spec) {
 
 void CheckGpt(v1::JobSpec* spec, Problems* problems) {
   v1::GptModel* gpt = spec->mutable_model()->mutable_gpt();
-  if (!v1::Position_IsValid(gpt->position()) || !v1::Norm_IsValid(gpt->norm())) {
-    return problems->Add("model.gpt", "position or norm is no choice there is");
+  if (!v1::Position_IsValid(gpt->position()) || !v1::Norm_IsValid(gpt->norm()) ||
+      !v1::Init_IsValid(gpt->init())) {
+    return problems->Add("model.gpt", "position, norm or init is no choice there is");
   }
   if (gpt->position() == v1::POSITION_UNSPECIFIED) gpt->set_position(v1::POSITION_LEARNED);
   if (gpt->norm() == v1::NORM_UNSPECIFIED) gpt->set_norm(v1::NORM_LAYER);
+  if (gpt->init() == v1::INIT_UNSPECIFIED) gpt->set_init(v1::INIT_NORMAL);
   if (!gpt->has_tied()) gpt->set_tied(true);
   if (!gpt->has_bias()) gpt->set_bias(false);
   if (!gpt->has_init_scale()) gpt->set_init_scale(0.02);

@@ -1,6 +1,7 @@
 // Partition and lowering: what a program computes is what the graph says, and hostile programs are
 // refused.
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <map>
 #include <string>
@@ -196,6 +197,28 @@ TEST(BuildGpt, Variants_HaveTheNamedParameters) {
       names(spec),
       "wte h.0.norm1.weight h.0.attn.qkv h.0.attn.proj h.0.norm2.weight h.0.mlp.up h.0.mlp.down "
       "norm.weight head ");
+}
+
+TEST(BuildGpt, Init_FollowsTheFamily) {
+  const auto scale = [](const GptSpec& spec, const std::string& name) {
+    const StatusOr<Graph> graph = BuildGpt(spec, 1, GraphMode::kTrain);
+    EXPECT_OK(graph);
+    for (const GraphParameter& p : graph->parameters) {
+      if (p.name == name) return p.init.scale;
+    }
+    return -1.0;
+  };
+  GptSpec spec = Reversal();
+  EXPECT_DOUBLE_EQ(scale(spec, "wte"), 0.02);
+  EXPECT_DOUBLE_EQ(scale(spec, "h.1.attn.qkv"), 0.02);
+  EXPECT_DOUBLE_EQ(scale(spec, "h.1.mlp.down"), 0.01);
+  spec.init = GptSpec::Init::kFanIn;
+  spec.init_scale = 0.01;
+  EXPECT_DOUBLE_EQ(scale(spec, "wte"), 0.01);
+  EXPECT_DOUBLE_EQ(scale(spec, "h.1.attn.qkv"), 1 / std::sqrt(128.0));
+  EXPECT_DOUBLE_EQ(scale(spec, "h.1.attn.proj"), 0.25 / std::sqrt(128.0));
+  EXPECT_DOUBLE_EQ(scale(spec, "h.1.mlp.down"), 0.25 / std::sqrt(512.0));
+  EXPECT_DOUBLE_EQ(scale(spec, "head"), 1 / std::sqrt(128.0));
 }
 
 Call& TrainCall(Program* p, const std::string& op) {
