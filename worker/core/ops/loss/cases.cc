@@ -110,7 +110,7 @@ OpCases LossCases() {
       Linear("transposed", 6, 5, 7, true),
       Linear("several_chunks", 520, 9, 36, false),
       Linear("several_blocks", 12, 70, 140, true),
-      Linear("blocks_of_weights", 600, 65, 2100, false),
+      Linear("blocks_of_weights", 520, 65, 2100, false),
   };
   cases.push_back(
       {.op = "cross_entropy",

@@ -114,7 +114,7 @@ OpCases MatmulCases() {
       Linear("linear", "bias", {2, 3, 5}, {5, 7}, 7, false),
       Linear("linear", "no_bias", {6, 5}, {5, 33}, 0, false),
       Linear("linear", "transposed", {6, 5}, {7, 5}, 7, true),
-      Linear("linear", "one_row", {5}, {5, 7}, 7, false),
+      Linear("linear", "one_row", {1, 5}, {5, 7}, 7, false),
       Linear("linear", "several_tiles", {140, 36}, {36, 100}, 100, false),
       Linear("linear", "several_tiles_transposed", {140, 37}, {100, 37}, 0, true),
       Linear("linear", "several_blocks", {9, 2050}, {2050, 70}, 70, false),
