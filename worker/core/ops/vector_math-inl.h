@@ -85,7 +85,7 @@ HWY_INLINE V LimitBelow(V x, V low) {
 // The greater one; NaN when either is.
 template <class V>
 HWY_INLINE V MaxKeepNan(V a, V b) {
-  return hn::IfThenElse(hn::Or(hn::Gt(a, b), hn::Ne(a, a)), a, b);
+  return hn::IfThenElse(hn::Or(hn::Gt(a, b), hn::IsNaN(a)), a, b);
 }
 
 // e^x = 2^n (1 + part), n as a whole number.

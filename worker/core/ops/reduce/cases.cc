@@ -93,7 +93,7 @@ void AddReductions(OpCases* cases) {
       {"first_two", {4, 5, 66}, {0, 1}},
       {"apart", {3, 4, 2, 5}, {1, 3}},
       {"long", {140000}, {}},
-      {"tall", {500, 700}, {0}},
+      {"tall", {200, 530}, {0}},
       {"long_rows", {2, 70000}, {1}},
       {"scalar", {}, {}},
       {"ones", {4, 1, 3}, {1}},

@@ -1,4 +1,5 @@
 // Ops that rearrange: windows into the same bytes where strides can say it, and two that write.
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,28 +21,19 @@ int Axis(const Shape& shape, int64_t axis) {
 StatusOr<Metas> InferReshape(const InferArgs& a) {
   std::vector<int64_t> dims = a.attrs.GetInts("shape");
   const int64_t total = a.in[0].elements();
-  int64_t* open = nullptr;
-  int64_t known = 1;
-  for (int64_t& d : dims) {
-    if (d == -1 && open == nullptr) {
-      open = &d;
-    } else if (d < 0 || (known != 0 && d > total && d != 0)) {
-      return InvalidArgument("cannot be reshaped: dimension ", d, " for ", total, " elements");
-    } else {
-      known *= d;
-      if (known > total)
-        return InvalidArgument("has ", total, " elements, fewer than the shape asks for");
-    }
-  }
-  if (open != nullptr) {
+  const auto open = std::find(dims.begin(), dims.end(), -1);
+  if (open != dims.end()) *open = 1;
+  // Also refuses a second -1, and sizes whose product overflows.
+  ASSIGN_OR_RETURN(Shape shape, CheckedShape(a.in[0].dtype, dims));
+  const int64_t known = shape.elements();
+  if (open != dims.end()) {
     if (known == 0 || total % known != 0) {
       return InvalidArgument("has ", total, " elements, no multiple of ", known);
     }
-    *open = total / known;
+    shape.set_dim(static_cast<int>(open - dims.begin()), total / known);
   } else if (known != total) {
     return InvalidArgument("has ", total, " elements, the shape asks for ", known);
   }
-  ASSIGN_OR_RETURN(const Shape shape, CheckedShape(a.in[0].dtype, dims));
   return Metas{{a.in[0].dtype, shape}};
 }
 
