@@ -49,6 +49,9 @@ class Channel {
   // error when the group was aborted or one of the wanted peers is gone.
   virtual Status Wait(absl::Span<const Want> wants, Deadline deadline) = 0;
 
+  // A call begins. As cause(), but looks for what peers have told in the meantime.
+  virtual Status Begin() { return cause(); }
+
   // OK until Abort was called here or, as far as this rank knows, anywhere; then the first cause.
   virtual Status cause() = 0;
   // Ends the running call and tells the peers. The first cause stays.

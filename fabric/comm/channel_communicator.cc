@@ -22,7 +22,7 @@ class ChannelCommunicator final : public Communicator {
   int32_t size() const override { return channel_->size(); }
 
   Status Launch(const CollectiveCall& call, StreamTag, Deadline deadline) override {
-    RETURN_IF_ERROR(channel_->cause());
+    RETURN_IF_ERROR(channel_->Begin());
     Status status = CheckCall(call, rank(), size());
     if (status.ok()) {
       Build(call);

@@ -51,6 +51,7 @@ class TcpChannel final : public Channel {
   void EndDrop(int32_t) override {}
 
   Status Wait(absl::Span<const Want> wants, Deadline deadline) override;
+  Status Begin() override;
 
   Status cause() override {
     if (!aborted_.load(std::memory_order_acquire)) return absl::OkStatus();
@@ -66,6 +67,9 @@ class TcpChannel final : public Channel {
     bool closed = false;
   };
 
+  // Adds the control connections, one for each rank in order, to those that are polled.
+  void PollControls();
+  void ReadControls(size_t first);
   void ReadControl(int32_t peer);
   // A peer that was told of an abort closes its connections too: what it was told is the cause.
   Status Blame(const Status& seen) {
@@ -94,17 +98,32 @@ Status TcpChannel::Wait(absl::Span<const Want> wants, Deadline deadline) {
     polls_.push_back({streams_[want.peer].fd(), static_cast<int16_t>(events), 0});
   }
   const size_t first_control = polls_.size();
+  PollControls();
+  const int ready = poll(polls_.data(), polls_.size(), PollTimeout(deadline, kLongest));
+  if (ready < 0 && errno != EINTR) return ErrnoStatus("poll", errno);
+  if (ready > 0) ReadControls(first_control);
+  return cause();
+}
+
+Status TcpChannel::Begin() {
+  polls_.clear();
+  PollControls();
+  if (poll(polls_.data(), polls_.size(), 0) > 0) ReadControls(0);
+  return cause();
+}
+
+void TcpChannel::PollControls() {
   for (int32_t peer = 0; peer < size_; ++peer) {
     // A negative descriptor is left out by poll.
     const bool open = peer != rank_ && !controls_[peer].closed;
     polls_.push_back({open ? controls_[peer].socket.fd() : -1, POLLIN, 0});
   }
-  const int ready = poll(polls_.data(), polls_.size(), PollTimeout(deadline, kLongest));
-  if (ready < 0 && errno != EINTR) return ErrnoStatus("poll", errno);
-  for (int32_t peer = 0; ready > 0 && peer < size_; ++peer) {
-    if (polls_[first_control + peer].revents != 0) ReadControl(peer);
+}
+
+void TcpChannel::ReadControls(size_t first) {
+  for (int32_t peer = 0; peer < size_; ++peer) {
+    if (polls_[first + peer].revents != 0) ReadControl(peer);
   }
-  return cause();
 }
 
 void TcpChannel::ReadControl(int32_t peer) {
