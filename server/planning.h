@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "fabric/base/status.h"
+#include "fabric/opset/opset.h"
 #include "proto/job.pb.h"
 #include "proto/member_api.pb.h"
 #include "proto/plan.pb.h"
@@ -25,5 +26,8 @@ struct Planning {
   // InvalidArgument: the job is wrong; FailedPrecondition: these workers cannot run it.
   std::function<StatusOr<v1::Plan>(const PlanQuestion&)> plan;
 };
+
+// The real ones; `ops` must outlive what it returns.
+Planning MakePlanning(const OpSet& ops);
 
 }  // namespace weft
