@@ -1,5 +1,6 @@
 // What the promise of equal bits asks of products and attention: a row does not depend on its
 // neighbours, on where operands lie, or on threads.
+#include <algorithm>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -39,7 +40,7 @@ std::vector<std::vector<float>> Results(const KernelCall& run) {
     memory.emplace_back(shape.elements() + 64);
     float* start = memory.back().data();
     start += (64 - reinterpret_cast<uintptr_t>(start) % 64) % 64 / sizeof(float) + run.shift;
-    std::memcpy(start, values.data(), values.size() * sizeof(float));
+    std::copy(values.begin(), values.end(), start);
     return MakeArrayRef(start, DType::kF32, shape);
   };
   memory.reserve(16);
