@@ -7,7 +7,6 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <cstring>
 #include <memory>
 #include <new>
 #include <string>
@@ -73,6 +72,16 @@ std::vector<Row> StepRows() {
   return rows;
 }
 
+std::vector<float> Draw(int64_t n) {
+  std::vector<float> values(n);
+  uint32_t seed = 12345;
+  for (float& v : values) {
+    seed = seed * 1664525u + 1013904223u;
+    v = static_cast<float>(seed >> 8) / static_cast<float>(1 << 24) + 0.01f;
+  }
+  return values;
+}
+
 struct Block {
   explicit Block(int64_t bytes)
       : data(::operator new (std::max<int64_t>(bytes, 64), std::align_val_t{64})) {}
@@ -127,15 +136,14 @@ class BoundKernel {
   ArrayRef Allocate(const TensorMeta& m) {
     blocks_.push_back(std::make_unique<Block>(m.bytes()));
     ArrayRef ref = MakeArrayRef(blocks_.back()->data, m.dtype, m.shape);
-    uint32_t seed = 12345;
+    const std::vector<float> values = Draw(m.elements());
     for (int64_t i = 0; i < m.elements(); ++i) {
-      seed = seed * 1664525u + 1013904223u;
       if (m.dtype == DType::kF32) {
-        ref.as<float>()[i] = static_cast<float>(seed >> 8) / static_cast<float>(1 << 24) + 0.01f;
+        ref.as<float>()[i] = values[i];
       } else if (m.dtype == DType::kI32) {
-        ref.as<int32_t>()[i] = static_cast<int32_t>(seed >> 8) % 36;
+        ref.as<int32_t>()[i] = static_cast<int32_t>(values[i] * 36) % 36;
       } else {
-        std::memset(ref.data, 0, m.bytes());
+        ref.as<int64_t>()[i] = 0;
       }
     }
     return ref;
@@ -170,7 +178,9 @@ double MeasureOneDnn(const Row& row) {
   const int64_t m = row.in[0].shape.dim(0), k = row.in[0].shape.dim(1);
   const bool grad = row.op == "linear_grad_w", back = row.attrs.GetBool("transpose_w");
   const int64_t n = row.in[1].shape.dim(back ? 0 : 1);
-  std::vector<float> a(m * k, 0.5f), b(row.in[1].elements(), 0.25f), c(grad ? k * n : m * n);
+  // Random, as the kernels' operands: equal numbers would cost less power and so run faster.
+  const std::vector<float> a = Draw(m * k), b = Draw(row.in[1].elements());
+  std::vector<float> c(grad ? k * n : m * n);
   return Measure([&] {
     if (grad) {
       dnnl_sgemm('T', 'N', k, n, m, 1, a.data(), k, b.data(), n, 0, c.data(), n);
