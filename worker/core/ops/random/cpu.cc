@@ -22,36 +22,52 @@ namespace HWY_NAMESPACE {
 constexpr int kBlocks = 16;
 constexpr int kGroup = 4 * kBlocks;
 
-// Words of blocks [block, block + kBlocks) in element order. The same rounds as Philox(), written
-// so that the compiler keeps blocks side by side in vectors.
+// Words of blocks [block, block + kBlocks) in element order.
+#if HWY_TARGET == HWY_SCALAR
 HWY_INLINE void DrawWords(uint64_t key, uint64_t counter_hi, uint64_t block,
-                          uint32_t (&words)[kGroup]) {
-  uint32_t c0[kBlocks], c1[kBlocks], c2[kBlocks], c3[kBlocks];
+                          uint32_t* HWY_RESTRICT words) {
   for (int i = 0; i < kBlocks; ++i) {
-    c0[i] = static_cast<uint32_t>(block + i);
-    c1[i] = static_cast<uint32_t>((block + i) >> 32);
-    c2[i] = static_cast<uint32_t>(counter_hi);
-    c3[i] = static_cast<uint32_t>(counter_hi >> 32);
+    const PhiloxBlock drawn = Philox(key, counter_hi, block + i);
+    for (int w = 0; w < 4; ++w) words[4 * i + w] = drawn.word[w];
   }
-  uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
-  for (int round = 0; round < 10; ++round) {
-    for (int i = 0; i < kBlocks; ++i) {
-      const uint64_t p0 = uint64_t{0xD2511F53u} * c0[i];
-      const uint64_t p1 = uint64_t{0xCD9E8D57u} * c2[i];
-      c0[i] = static_cast<uint32_t>(p1 >> 32) ^ c1[i] ^ k0;
-      c2[i] = static_cast<uint32_t>(p0 >> 32) ^ c3[i] ^ k1;
-      c1[i] = static_cast<uint32_t>(p1);
-      c3[i] = static_cast<uint32_t>(p0);
+}
+#else
+// The rounds of Philox(), one block a 64-bit lane. Upper halves hold rubbish, which the products do
+// not look at.
+HWY_INLINE void DrawWords(uint64_t key, uint64_t counter_hi, uint64_t block,
+                          uint32_t* HWY_RESTRICT words) {
+  const hn::CappedTag<uint64_t, kBlocks> d;
+  const hn::Repartition<uint32_t, decltype(d)> d32;
+  const auto product = [&](auto c, uint64_t factor) HWY_ATTR {
+    return hn::MulEven(hn::BitCast(d32, c), hn::BitCast(d32, hn::Set(d, factor)));
+  };
+  const auto low = hn::Set(d, 0xFFFFFFFFull);
+  for (size_t i = 0; i < kBlocks; i += hn::Lanes(d)) {
+    auto c0 = hn::Iota(d, block + i);
+    auto c1 = hn::ShiftRight<32>(c0);
+    auto c2 = hn::Set(d, counter_hi);
+    auto c3 = hn::Set(d, counter_hi >> 32);
+    uint32_t k0 = static_cast<uint32_t>(key), k1 = static_cast<uint32_t>(key >> 32);
+    for (int round = 0; round < 10; ++round) {
+      const auto p0 = product(c0, 0xD2511F53u);
+      const auto p1 = product(c2, 0xCD9E8D57u);
+      c0 = hn::Xor(hn::Xor(hn::ShiftRight<32>(p1), c1), hn::Set(d, k0));
+      c2 = hn::Xor(hn::Xor(hn::ShiftRight<32>(p0), c3), hn::Set(d, k1));
+      c1 = p1;
+      c3 = p0;
+      k0 += 0x9E3779B9u;
+      k1 += 0xBB67AE85u;
     }
-    k0 += 0x9E3779B9u;
-    k1 += 0xBB67AE85u;
+    const auto first = hn::Or(hn::And(c0, low), hn::ShiftLeft<32>(c1));
+    const auto second = hn::Or(hn::And(c2, low), hn::ShiftLeft<32>(c3));
+    hn::StoreInterleaved2(first, second, d, reinterpret_cast<uint64_t*>(words + 4 * i));
   }
-  for (int i = 0; i < kBlocks; ++i) {
-    words[4 * i] = c0[i];
-    words[4 * i + 1] = c1[i];
-    words[4 * i + 2] = c2[i];
-    words[4 * i + 3] = c3[i];
-  }
+}
+#endif
+
+// As UnitFloat(), by way of a signed number, which every instruction set converts in vectors.
+HWY_INLINE float Unit(uint32_t word) {
+  return static_cast<float>(static_cast<int32_t>(word >> 8)) * 0x1p-24f;
 }
 
 // 64 standard normals out of 64 words.
@@ -60,8 +76,8 @@ HWY_INLINE void Normals(const uint32_t (&words)[kGroup], float (&z)[kGroup]) {
   HWY_ALIGN float radius[kPairs], turn[kPairs], sine[kPairs], cosine[kPairs];
   for (int i = 0; i < kPairs; ++i) {
     // In (0, 1], so that the logarithm is finite.
-    radius[i] = (static_cast<float>(words[2 * i] >> 8) + 1.0f) * 0x1p-24f;
-    turn[i] = UnitFloat(words[2 * i + 1]);
+    radius[i] = Unit(words[2 * i]) + 0x1p-24f;
+    turn[i] = Unit(words[2 * i + 1]);
   }
   const hn::CappedTag<float, kPairs> d;
   for (size_t i = 0; i < kPairs; i += hn::Lanes(d)) {
@@ -77,6 +93,25 @@ HWY_INLINE void Normals(const uint32_t (&words)[kGroup], float (&z)[kGroup]) {
   }
 }
 
+// Results [first, first + count) of a group of 64, from its words; `in` and `out` are at the first
+// one.
+HWY_INLINE void Deliver(const RandomState& s, const uint32_t (&words)[kGroup], int first,
+                        int64_t count, const float* HWY_RESTRICT in, float* HWY_RESTRICT out) {
+  const float a = s.first, b = s.second;
+  if (s.draw == Draw::kNormal) {
+    HWY_ALIGN float z[kGroup];
+    Normals(words, z);
+    for (int64_t k = 0; k < count; ++k) out[k] = z[first + k] * a;
+  } else if (s.draw == Draw::kUniform) {
+    for (int64_t k = 0; k < count; ++k) out[k] = a + b * Unit(words[first + k]);
+  } else {
+    for (int64_t k = 0; k < count; ++k) {
+      const float kept = in[k] * b;
+      out[k] = Unit(words[first + k]) >= a ? kept : 0.0f;
+    }
+  }
+}
+
 void LaunchRandom(const RandomState& s, const KernelArgs& args) {
   // Seed, op and step pick a stream by a draw of their own.
   const PhiloxBlock stream = Philox(args.step.seed, s.key, static_cast<uint64_t>(args.step.step));
@@ -88,25 +123,12 @@ void LaunchRandom(const RandomState& s, const KernelArgs& args) {
   args.tiles->For(CeilDiv(s.elements, kTileElements), [&](int64_t tile, int) {
     const int64_t end = std::min((tile + 1) * kTileElements, s.elements);
     HWY_ALIGN uint32_t words[kGroup];
-    HWY_ALIGN float z[kGroup];
     for (int64_t i = tile * kTileElements; i < end;) {
       const int64_t g = global + i;
       const int first = static_cast<int>(g % kGroup);
       const int64_t count = std::min<int64_t>(end - i, kGroup - first);
       DrawWords(key, counter_hi, static_cast<uint64_t>(g / kGroup * kBlocks), words);
-      if (s.draw == Draw::kNormal) {
-        Normals(words, z);
-        for (int64_t k = 0; k < count; ++k) out[i + k] = z[first + k] * s.first;
-      } else if (s.draw == Draw::kUniform) {
-        for (int64_t k = 0; k < count; ++k) {
-          out[i + k] = s.first + s.second * UnitFloat(words[first + k]);
-        }
-      } else {
-        for (int64_t k = 0; k < count; ++k) {
-          const float kept = in[i + k] * s.second;
-          out[i + k] = UnitFloat(words[first + k]) >= s.first ? kept : 0.0f;
-        }
-      }
+      Deliver(s, words, first, count, in == nullptr ? nullptr : in + i, out + i);
       i += count;
     }
   });
