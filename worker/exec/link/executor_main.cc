@@ -128,7 +128,8 @@ class ExecutorService final : public v1::ExecutorService::Service {
   }
 
   void WaitForRun() { done_.WaitForNotification(); }
-  int exit_code() const { return exit_code_; }
+  bool run_ended() const { return done_.HasBeenNotified(); }
+  int exit_code() const { return exit_code_; }  // once the run has ended
 
  private:
   StatusOr<std::shared_ptr<Executor>> Opened() {
@@ -146,16 +147,14 @@ class ExecutorService final : public v1::ExecutorService::Service {
 };
 
 // Ends the process when the other end of `fd` closes. The kernel says so even when the worker was
-// killed, and unlike a parent-death signal it does not follow the thread that forked.
-void ExitWithPeer(int fd) {
-  std::thread([fd] {
+// killed, and unlike a parent-death signal it does not follow the thread that forked. A worker that
+// has the run's last message closes its end too; that is no orphan.
+void ExitWithPeer(int fd, const ExecutorService* service) {
+  std::thread([fd, service] {
     pollfd watched{fd, POLLRDHUP, 0};
-    while (true) {
-      const int n = poll(&watched, 1, -1);
-      if (n < 0 && errno == EINTR) continue;
-      break;
+    while (poll(&watched, 1, -1) < 0 && errno == EINTR) {
     }
-    _exit(kExecutorOrphaned);
+    _exit(service->run_ended() ? service->exit_code() : kExecutorOrphaned);
   }).detach();
 }
 
@@ -181,7 +180,7 @@ int RunExecutor(int fd, int shared_memory_fd) {
     return kExecutorFailed;
   }
   grpc::AddInsecureChannelFromFd(server.get(), fd);
-  ExitWithPeer(watched);
+  ExitWithPeer(watched, &service);
   service.WaitForRun();
   server->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(2));
   return service.exit_code();
