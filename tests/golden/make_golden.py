@@ -1,0 +1,188 @@
+"""Writes the golden losses that training_golden_test compares with: PyTorch on CPU, float32 and float64.
+
+    python3 make_golden.py        # needs torch; writes seqrev_losses.json, char_losses.json, bias_losses.json here
+
+Weights and batches are integer formulas, so that neither has to be stored. All arithmetic is modulo 2^32:
+    h(x): x ^= x >> 16; x *= 0x7feb352d; x ^= x >> 15; x *= 0x846ca68b; x ^= x >> 16
+    r(p, i) = (h((p + 1) * 0x9E3779B9 + i) >> 8) * 2^-23 - 1            exactly, in [-1, 1)
+Parameter number p in the order of `parameters` below, element i in row-major order; matrices are [in, out]:
+    biases 0.02 r; norm weights 1 + 0.1 r; linears into the residual 0.02 r; all other matrices 0.05 r (in float32)
+Reversal, step s, row b: n = 1 + h(65537 s + 131 b + 7) % 16; symbol j = 4 + h(1000003 s + 1009 b + j + 77) % 32;
+    BOS 0, symbols, SEP 1, symbols reversed, EOS 2, PAD 3; targets count from SEP up to the last symbol.
+Pairs, step s, row b, position j: token = h(7919 s + 104729 b + 31 (j // 2) + 5) % vocab; the target is the next one.
+"""
+import json
+import os
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+CONFIGS = {
+    "seqrev": dict(layers=2, heads=4, dim=128, context=64, vocab=36, rotary=True, rms=True, tied=False, bias=False,
+                   batch=60, steps=30, data="reverse", optimizer="sgd", lr=0.1, clamp=1.0),
+    "char": dict(layers=4, heads=4, dim=128, context=64, vocab=65, rotary=False, rms=False, tied=True, bias=False,
+                 batch=12, steps=30, data="pairs", optimizer="adamw", lr=1e-3, betas=(0.9, 0.99), weight_decay=0.1,
+                 clip_norm=1.0),
+    "bias": dict(layers=2, heads=2, dim=64, context=32, vocab=50, rotary=False, rms=False, tied=False, bias=True,
+                 batch=4, steps=10, data="pairs", optimizer="sgd", lr=0.05, clamp=0.0),
+}
+
+
+def h(x):
+    x = np.asarray(x, dtype=np.uint64) & 0xFFFFFFFF
+    x ^= x >> np.uint64(16)
+    x = (x * np.uint64(0x7FEB352D)) & np.uint64(0xFFFFFFFF)
+    x ^= x >> np.uint64(15)
+    x = (x * np.uint64(0x846CA68B)) & np.uint64(0xFFFFFFFF)
+    return x ^ (x >> np.uint64(16))
+
+
+def r(tensor, count):
+    u = h((tensor + 1) * 0x9E3779B9 % 2**32 + np.arange(count, dtype=np.uint64))
+    return ((u >> np.uint64(8)).astype(np.float32) * np.float32(2.0**-23) - np.float32(1)).astype(np.float32)
+
+
+def parameters(c):
+    """(name, shape) in the family's order."""
+    d, out = c["dim"], [("wte", (c["vocab"], c["dim"]))]
+
+    def add(name, shape, bias_shape, has_bias):
+        out.append((name, shape))
+        if has_bias:
+            out.append((name.removesuffix(".weight") + ".bias", bias_shape))
+
+    norm_bias = c["bias"] and not c["rms"]
+    if not c["rotary"]:
+        out.append(("wpe", (c["context"], d)))
+    for i in range(c["layers"]):
+        add(f"h.{i}.norm1.weight", (d,), (d,), norm_bias)
+        add(f"h.{i}.attn.qkv", (d, 3 * d), (3 * d,), c["bias"])
+        add(f"h.{i}.attn.proj", (d, d), (d,), c["bias"])
+        add(f"h.{i}.norm2.weight", (d,), (d,), norm_bias)
+        add(f"h.{i}.mlp.up", (d, 4 * d), (4 * d,), c["bias"])
+        add(f"h.{i}.mlp.down", (4 * d, d), (d,), c["bias"])
+    add("norm.weight", (d,), (d,), norm_bias)
+    if not c["tied"]:
+        out.append(("head", (d, c["vocab"])))
+    return out
+
+
+def weights(c, dtype):
+    made = {}
+    for number, (name, shape) in enumerate(parameters(c)):
+        values = r(number, int(np.prod(shape)))
+        if name.endswith(".bias"):
+            values = np.float32(0.02) * values
+        elif len(shape) == 1:
+            values = np.float32(1) + np.float32(0.1) * values
+        else:
+            into_residual = name.endswith(("attn.proj", "mlp.down"))
+            values = np.float32(0.02 if into_residual else 0.05) * values
+        made[name] = torch.tensor(values.reshape(shape)).to(dtype).requires_grad_()
+    return made
+
+
+def rotate(x):
+    """[B, H, T, D]: pairs (i, i + D/2) turn by position * 10000^(-2i/D)."""
+    half = x.shape[-1] // 2
+    freq = 10000.0 ** (-torch.arange(half, dtype=torch.float64) / half)
+    angle = torch.outer(torch.arange(x.shape[2], dtype=torch.float64), freq)
+    cos, sin = angle.cos().to(x.dtype), angle.sin().to(x.dtype)
+    a, b = x[..., :half], x[..., half:]
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
+
+
+def logits(c, w, tokens):
+    batch, length = tokens.shape
+    heads, width = c["heads"], c["dim"] // c["heads"]
+
+    def norm(x, name):
+        if c["rms"]:
+            return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * w[name + ".weight"]
+        return F.layer_norm(x, (c["dim"],), w[name + ".weight"], w.get(name + ".bias"), 1e-5)
+
+    def linear(x, name):
+        y = x @ w[name]
+        return y + w[name + ".bias"] if name + ".bias" in w else y
+
+    x = w["wte"][tokens]
+    if not c["rotary"]:
+        x = x + w["wpe"]
+    for i in range(c["layers"]):
+        qkv = linear(norm(x, f"h.{i}.norm1"), f"h.{i}.attn.qkv").view(batch, length, 3, heads, width)
+        q, k, v = (part.transpose(1, 2) for part in qkv.unbind(2))
+        if c["rotary"]:
+            q, k = rotate(q), rotate(k)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + linear(y.transpose(1, 2).reshape(batch, length, c["dim"]), f"h.{i}.attn.proj")
+        hidden = F.gelu(linear(norm(x, f"h.{i}.norm2"), f"h.{i}.mlp.up"), approximate="tanh")
+        x = x + linear(hidden, f"h.{i}.mlp.down")
+    x = norm(x, "norm")
+    return x @ (w["wte"].T if c["tied"] else w["head"])
+
+
+def reverse_batch(c, step):
+    length = c["context"]
+    tokens = np.full((c["batch"], length), 3, np.int64)
+    targets = np.full((c["batch"], length), -100, np.int64)
+    for row in range(c["batch"]):
+        n = 1 + int(h(step * 65537 + row * 131 + 7)) % 16
+        symbols = [4 + int(h(step * 1000003 + row * 1009 + j + 77)) % 32 for j in range(n)]
+        line = [0, *symbols, 1, *symbols[::-1], 2]
+        tokens[row, :len(line)] = line
+        targets[row, n + 1:2 * n + 2] = tokens[row, n + 2:2 * n + 3]
+    return torch.tensor(tokens), torch.tensor(targets)
+
+
+def pairs_batch(c, step):
+    row = np.arange(c["batch"], dtype=np.uint64)[:, None]
+    pair = (np.arange(c["context"] + 1, dtype=np.uint64) // np.uint64(2))[None, :]
+    all_tokens = h(step * 7919 + row * np.uint64(104729) + pair * np.uint64(31) + np.uint64(5)) % np.uint64(c["vocab"])
+    all_tokens = torch.tensor(all_tokens.astype(np.int64))
+    return all_tokens[:, :-1], all_tokens[:, 1:]
+
+
+def optimizer(c, w):
+    matrices = [p for p in w.values() if p.dim() == 2]
+    vectors = [p for p in w.values() if p.dim() != 2]
+    if c["optimizer"] == "sgd":
+        return torch.optim.SGD([*matrices, *vectors], lr=c["lr"])
+    return torch.optim.AdamW([{"params": matrices, "weight_decay": c["weight_decay"]},
+                              {"params": vectors, "weight_decay": 0.0}], lr=c["lr"], betas=c["betas"], eps=1e-8)
+
+
+def train(c, dtype):
+    w = weights(c, dtype)
+    opt = optimizer(c, w)
+    losses = []
+    for step in range(c["steps"]):
+        tokens, targets = (reverse_batch if c["data"] == "reverse" else pairs_batch)(c, step)
+        loss = F.cross_entropy(logits(c, w, tokens).flatten(0, 1), targets.flatten(), ignore_index=-100)
+        opt.zero_grad()
+        loss.backward()
+        if c.get("clip_norm"):
+            torch.nn.utils.clip_grad_norm_(w.values(), c["clip_norm"])
+        if c.get("clamp"):
+            torch.nn.utils.clip_grad_value_(w.values(), c["clamp"])
+        opt.step()
+        losses.append(loss.item())
+    return losses
+
+
+def main():
+    torch.manual_seed(0)
+    folder = os.path.dirname(os.path.abspath(__file__))
+    for name, config in CONFIGS.items():
+        golden = dict(config=config, torch=torch.__version__, losses_fp32=train(config, torch.float32),
+                      losses_fp64=train(config, torch.float64))
+        worst = max(abs(a / b - 1) for a, b in zip(golden["losses_fp32"], golden["losses_fp64"]))
+        print(f"{name}: first {golden['losses_fp32'][0]:.6f} last {golden['losses_fp32'][-1]:.6f}, float32 from "
+              f"float64 at most {worst:.1e} apart")
+        with open(os.path.join(folder, name + "_losses.json"), "w", encoding="utf-8") as file:
+            json.dump(golden, file, indent=1)
+            file.write("\n")
+
+
+if __name__ == "__main__":
+    main()
