@@ -149,7 +149,7 @@ class ExecutorService final : public v1::ExecutorService::Service {
 // Ends the process when the other end of `fd` closes. The kernel says so even when the worker was
 // killed, and unlike a parent-death signal it does not follow the thread that forked. A worker that
 // has the run's last message closes its end too; that is no orphan.
-void ExitWithPeer(int fd, const ExecutorService* service) {
+void ExitWithPeer(int fd, std::shared_ptr<const ExecutorService> service) {
   std::thread([fd, service] {
     pollfd watched{fd, POLLRDHUP, 0};
     while (poll(&watched, 1, -1) < 0 && errno == EINTR) {
@@ -166,9 +166,10 @@ int RunExecutor(int fd, int shared_memory_fd) {
     LOG_ERROR("descriptor {} is no socket; executors are started by a worker", fd);
     return kExecutorUsage;
   }
-  ExecutorService service(shared_memory_fd);
+  // Shared with the watching thread, which outlives this function.
+  const auto service = std::make_shared<ExecutorService>(shared_memory_fd);
   grpc::ServerBuilder builder;
-  builder.RegisterService(&service);
+  builder.RegisterService(service.get());
   builder.SetMaxReceiveMessageSize(64 << 20);
   // One rank's process needs few threads: a running Run, and a Stop beside it.
   builder.SetSyncServerOption(grpc::ServerBuilder::NUM_CQS, 1);
@@ -180,10 +181,10 @@ int RunExecutor(int fd, int shared_memory_fd) {
     return kExecutorFailed;
   }
   grpc::AddInsecureChannelFromFd(server.get(), fd);
-  ExitWithPeer(watched, &service);
-  service.WaitForRun();
+  ExitWithPeer(watched, service);
+  service->WaitForRun();
   server->Shutdown(std::chrono::system_clock::now() + std::chrono::seconds(2));
-  return service.exit_code();
+  return service->exit_code();
 }
 
 }  // namespace weft

@@ -5,6 +5,7 @@
 #include <variant>
 
 #include "google/protobuf/util/json_util.h"
+#include "nlohmann/json.hpp"
 
 #include "fabric/graph/program_check.h"
 #include "fabric/opset/opset.h"
@@ -18,7 +19,8 @@ StatusOr<std::string> ToJson(const google::protobuf::Message& message) {
   const auto status = google::protobuf::util::MessageToJsonString(message, &json);
   if (!status.ok())
     return Internal("cannot write ", message.GetTypeName(), " as JSON: ", status.ToString());
-  return json;
+  // Proto maps come in any order, and what is compared must not.
+  return nlohmann::json::parse(json).dump();
 }
 
 data::TextTokens TokensOf(const v1::TextData& text) {
