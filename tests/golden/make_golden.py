@@ -10,6 +10,11 @@ Parameter number p in the order of `parameters` below, element i in row-major or
 Reversal, step s, row b: n = 1 + h(65537 s + 131 b + 7) % 16; symbol j = 4 + h(1000003 s + 1009 b + j + 77) % 32;
     BOS 0, symbols, SEP 1, symbols reversed, EOS 2, PAD 3; targets count from SEP up to the last symbol.
 Pairs, step s, row b, position j: token = h(7919 s + 104729 b + 31 (j // 2) + 5) % vocab; the target is the next one.
+
+Each file: config, torch (version), losses_fp32, losses_fp64 (before the update of each step), and of the float64 run
+    parameters: {name: {before: [sum, sum of squares], after: the same once all steps are taken}}
+Rotary turns pairs (i, i + D/2) of a head forward: (a cos - b sin, b cos + a sin), base 10000, positions from 0. The
+PyTorch peers elsewhere turn backward (cos and -sin): from the same weights, another model.
 """
 import json
 import os
@@ -152,8 +157,16 @@ def optimizer(c, w):
                               {"params": vectors, "weight_decay": 0.0}], lr=c["lr"], betas=c["betas"], eps=1e-8)
 
 
+def moments(w):
+    """{name: [sum, sum of squares]}"""
+    return {name: [p.detach().double().sum().item(), p.detach().double().square().sum().item()]
+            for name, p in w.items()}
+
+
 def train(c, dtype):
+    """The losses, and the parameters' moments before and after."""
     w = weights(c, dtype)
+    before = moments(w)
     opt = optimizer(c, w)
     losses = []
     for step in range(c["steps"]):
@@ -167,15 +180,18 @@ def train(c, dtype):
             torch.nn.utils.clip_grad_value_(w.values(), c["clamp"])
         opt.step()
         losses.append(loss.item())
-    return losses
+    after = moments(w)
+    return losses, {name: dict(before=before[name], after=after[name]) for name in w}
 
 
 def main():
     torch.manual_seed(0)
     folder = os.path.dirname(os.path.abspath(__file__))
     for name, config in CONFIGS.items():
-        golden = dict(config=config, torch=torch.__version__, losses_fp32=train(config, torch.float32),
-                      losses_fp64=train(config, torch.float64))
+        losses_fp32, _ = train(config, torch.float32)
+        losses_fp64, parameters_fp64 = train(config, torch.float64)
+        golden = dict(config=config, torch=torch.__version__, losses_fp32=losses_fp32, losses_fp64=losses_fp64,
+                      parameters=parameters_fp64)
         worst = max(abs(a / b - 1) for a, b in zip(golden["losses_fp32"], golden["losses_fp64"]))
         print(f"{name}: first {golden['losses_fp32'][0]:.6f} last {golden['losses_fp32'][-1]:.6f}, float32 from "
               f"float64 at most {worst:.1e} apart")
