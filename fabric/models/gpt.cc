@@ -39,6 +39,9 @@ Status CheckSpec(const GptSpec& spec, int64_t rows) {
   if (!std::isfinite(spec.init_scale) || spec.init_scale < 0) {
     return InvalidArgument("init_scale: is ", spec.init_scale, ", wants a number from 0");
   }
+  if (!std::isfinite(spec.residual_scale) || spec.residual_scale < 0) {
+    return InvalidArgument("residual_scale: is ", spec.residual_scale, ", wants a number above 0");
+  }
   return absl::OkStatus();
 }
 
@@ -90,12 +93,12 @@ class Decoder {
 
   // The standard deviation of a linear with `inputs` inputs.
   double LinearScale(int64_t inputs, Into into) const {
+    const bool fan_in = spec_.init == GptSpec::Init::kFanIn;
+    const double scale = fan_in ? 1 / std::sqrt(static_cast<double>(inputs)) : spec_.init_scale;
+    if (into != Into::kResidual) return scale;
+    if (spec_.residual_scale > 0) return scale * spec_.residual_scale;
     const double sums = 2.0 * static_cast<double>(spec_.layers);  // into the residual
-    if (spec_.init == GptSpec::Init::kFanIn) {
-      const double scale = 1 / std::sqrt(static_cast<double>(inputs));
-      return into == Into::kResidual ? scale / sums : scale;
-    }
-    return into == Into::kResidual ? spec_.init_scale / std::sqrt(sums) : spec_.init_scale;
+    return fan_in ? scale / sums : scale / std::sqrt(sums);
   }
 
   Value Linear(const std::string& name, const Value& x, int64_t from, int64_t to, Into into) {

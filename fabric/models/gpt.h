@@ -27,7 +27,8 @@ struct GptSpec {
   bool tied = true;   // head = token embedding transposed
   bool bias = false;  // on linears and layer norms
   Init init = Init::kNormal;
-  double init_scale = 0.02;  // standard deviation
+  double init_scale = 0.02;   // standard deviation
+  double residual_scale = 0;  // factor on linears into the residual; 0: by `init`
 };
 
 enum class GraphMode {

@@ -15,6 +15,7 @@ GptSpec FromProto(const v1::GptModel& model) {
   if (model.has_tied()) spec.tied = model.tied();
   if (model.has_bias()) spec.bias = model.bias();
   if (model.has_init_scale()) spec.init_scale = model.init_scale();
+  if (model.has_residual_scale()) spec.residual_scale = model.residual_scale();
   return spec;
 }
 

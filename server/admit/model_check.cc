@@ -44,7 +44,8 @@ void CheckGpt(v1::JobSpec* spec, Problems* problems) {
                            absl::StartsWithIgnoreCase(status.message(), "dim:") ||
                            absl::StartsWithIgnoreCase(status.message(), "context:") ||
                            absl::StartsWithIgnoreCase(status.message(), "vocab:") ||
-                           absl::StartsWithIgnoreCase(status.message(), "init_scale:");
+                           absl::StartsWithIgnoreCase(status.message(), "init_scale:") ||
+                           absl::StartsWithIgnoreCase(status.message(), "residual_scale:");
   const absl::string_view message = status.message();
   const size_t colon = message.find(": ");
   if (about_field) {
