@@ -78,7 +78,7 @@ def cuda_library(name, srcs, hdrs = [], deps = [], copts = [], **kwargs):
       **kwargs: visibility, testonly, tags, alwayslink.
     """
     objects = []
-    if CUDA_ENABLED:
+    if CUDA_ENABLED and [src for src in srcs if src.endswith(".cu")]:
         objects = [name + "_objects"]
         _nvcc_objects(
             name = name + "_objects",

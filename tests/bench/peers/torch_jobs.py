@@ -94,9 +94,7 @@ class Decoder(nn.Module):
 
     def initialize(self, job):
         """'normal': all normal(init_scale), into the residual / sqrt(2 layers). 'fan_in': linears
-        normal(1 / sqrt(inputs)), into the residual / (2 layers), embeddings normal(init_scale). 'sharp': linears
-        uniform within 1 / sqrt(inputs), of q and k twice that, into the residual half of it, the head
-        normal(1 / sqrt(inputs)), embeddings normal(init_scale)."""
+        normal(1 / sqrt(inputs)), into the residual times residual_scale, embeddings normal(init_scale)."""
         sums = 2 * job["layers"]
         for name, p in self.named_parameters():
             if p.dim() < 2:
@@ -104,17 +102,10 @@ class Decoder(nn.Module):
             std = job["init_scale"]
             into_residual = name.endswith(("proj.weight", "down.weight"))
             if job["init"] != "normal" and not name.startswith(("tokens", "positions")):
-                std = p.size(1) ** -0.5 / (sums if into_residual else 1)
+                std = p.size(1) ** -0.5 * (job["residual_scale"] if into_residual else 1)
             elif into_residual:
                 std /= math.sqrt(sums)
             nn.init.normal_(p, std=std)
-            if job["init"] == "sharp" and name.startswith("blocks"):
-                bound = p.size(1) ** -0.5
-                nn.init.uniform_(p, -bound, bound)
-                if into_residual:
-                    p.data *= 0.5
-                elif name.endswith("qkv.weight"):
-                    p.data[:2 * job["dim"]] *= 2
 
     def forward(self, tokens):
         x = self.tokens(tokens)
