@@ -20,7 +20,7 @@ struct Observation {
   int32_t rank = 0;
   std::string worker = {};
   int64_t step = -1;  // last confirmed, -1: none
-  Status error = {};       // kError: it; kExited: what the member had said before; kLost: why
+  Status error = {};  // kError: it; kExited: what the member had said before; kLost: why
   int32_t exit_code = 0;
   int32_t signal = 0;
   bool out_of_memory = false;
