@@ -11,6 +11,7 @@
 #include "client/cli/verb.h"
 #include "fabric/base/suggest.h"
 #include "fabric/wire/config_file.h"
+#include "fabric/wire/version.h"
 #include "proto/config.pb.h"
 
 namespace weft::cli {
@@ -152,6 +153,7 @@ int RunCli(const std::vector<std::string>& arguments, const Environment& environ
            Interrupts& interrupts, std::ostream& out, std::ostream& err) {
   GlobalFlags flags;
   CLI::App app("Weft trains neural networks: the same bits at any number of ranks.", "weft");
+  app.set_version_flag("--version", wire::kVersion);
   app.require_subcommand(1);
   app.fallthrough();
   DeclareGlobals(app, &flags);
@@ -170,6 +172,9 @@ int RunCli(const std::vector<std::string>& arguments, const Environment& environ
     app.parse(std::move(reversed));
   } catch (const CLI::CallForHelp&) {
     out << app.help() << std::flush;
+    return kSuccess;
+  } catch (const CLI::CallForVersion& version) {
+    out << version.what() << std::endl;
     return kSuccess;
   } catch (const CLI::ParseError& error) {
     Printer printer(PrinterOptionsOf(flags, environment), &out, &err);

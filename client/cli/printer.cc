@@ -84,6 +84,12 @@ std::string FormatScaled(double value) {
   return absl::StrFormat("%.3g%s", value, kUnits[unit]);
 }
 
+std::string FormatRate(double tokens_per_s) {
+  std::string text = FormatScaled(tokens_per_s);
+  text.erase(std::remove(text.begin(), text.end(), ' '), text.end());
+  return text + " tokens/s";
+}
+
 std::string FormatSeconds(double seconds) {
   if (!std::isfinite(seconds) || seconds < 0 || seconds > 1e9) return "-";
   const int64_t whole = std::llround(seconds);

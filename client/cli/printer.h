@@ -39,6 +39,8 @@ std::string FormatBytes(int64_t bytes);
 std::string FormatCount(int64_t count);
 // "1.23 G", "45.6 k".
 std::string FormatScaled(double value);
+// "45.6k tokens/s".
+std::string FormatRate(double tokens_per_s);
 // "0:07", "12:05", "3:04:05"; "-" when it is not known.
 std::string FormatSeconds(double seconds);
 

@@ -18,10 +18,6 @@ constexpr absl::Duration kPlainPause = absl::Seconds(10);
 // On a terminal: faster than that nobody reads.
 constexpr absl::Duration kBarPause = absl::Milliseconds(100);
 
-std::string Rate(double tokens_per_s) {
-  return absl::StrCat(FormatScaled(tokens_per_s), tokens_per_s < 1000 ? " " : "", "tokens/s");
-}
-
 }  // namespace
 
 Progress::Progress(const ProgressOptions& options, Clock* clock,
@@ -97,7 +93,7 @@ double Progress::SecondsLeft(const v1::StepProgress& steps) const {
 
 std::string Progress::PlainLine(const v1::StepProgress& steps) const {
   return absl::StrFormat("step %d/%d  loss %.4f  %s  %s left", steps.step(), steps.of(),
-                         steps.loss(), Rate(steps.tokens_per_s()),
+                         steps.loss(), FormatRate(steps.tokens_per_s()),
                          FormatSeconds(SecondsLeft(steps)));
 }
 

@@ -108,8 +108,8 @@ std::string SummaryText(const v1::Job& job) {
                         100 * result.eval().accuracy(), FormatCount(result.eval().targets())));
   }
   if (result.median_step_ms() > 0) {
-    add("step time", absl::StrFormat("%.2f ms median, %stokens/s", result.median_step_ms(),
-                                     FormatScaled(TokensPerSecond(result))));
+    add("step time", absl::StrFormat("%.2f ms median, %s", result.median_step_ms(),
+                                     FormatRate(TokensPerSecond(result))));
   }
   if (result.peak_memory_bytes() > 0) {
     add("memory", absl::StrCat(FormatBytes(result.peak_memory_bytes()), " peak of a rank"));

@@ -5,10 +5,10 @@
 namespace weft::comm {
 namespace {
 
-// Fewer than ranks, odd, around the small paths' limits, several blocks with an odd end.
-constexpr int64_t kCounts[] = {0, 1, 2, 5, 37, 2047, 2049, 8195, 100003};
+// Fewer than ranks, odd, around the limits of the short paths, more than a block.
+constexpr int64_t kCounts[] = {0, 1, 2, 5, 37, 2047, 2049, 8195, 20011};
 // For dtypes after the first: the same paths, fewer sizes.
-constexpr int64_t kFewCounts[] = {0, 1, 13, 4099, 33331};
+constexpr int64_t kFewCounts[] = {0, 1, 13, 4099, 5003};
 
 void AddRows(std::vector<CommCase>& cases, Kind kind, DType dtype, Order order) {
   if (dtype == DType::kF32) {

@@ -21,7 +21,7 @@ std::vector<std::vector<float>> LaneValues(int32_t lanes, int64_t count) {
   std::normal_distribution<float> normal;
   std::vector<std::vector<float>> values(lanes, std::vector<float>(count));
   for (auto& lane : values) {
-    for (float& value : lane) value = normal(random) * std::pow(10.0f, normal(random));
+    for (float& value : lane) value = std::ldexp(normal(random), static_cast<int>(random() % 16));
   }
   return values;
 }
@@ -43,32 +43,38 @@ std::vector<float> NodeValue(int32_t lanes, LaneRange node,
 
 enum class Place { kApart, kOverFirst, kOverLast };
 
-struct Input {
-  std::vector<std::vector<float>> data;
-  std::vector<Partial> partials;
+// What each rank of a group holds: the values of its nodes.
+struct Holding {
+  std::vector<LaneRange> nodes;
+  std::vector<std::vector<float>> sums;
 };
 
-Input PartialsOf(int32_t lanes, const Communicator& rank,
-                 const std::vector<std::vector<float>>& values) {
-  Input input;
-  const auto nodes = MaximalNodes(lanes, OwnedLanes(lanes, rank.size(), rank.rank()));
-  for (const LaneRange node : nodes) input.data.push_back(NodeValue(lanes, node, values));
-  for (size_t i = 0; i < nodes.size(); ++i) {
-    input.partials.push_back({nodes[i], input.data[i].data()});
+std::vector<Holding> Share(int32_t lanes, int32_t size,
+                           const std::vector<std::vector<float>>& values) {
+  std::vector<Holding> shares(size);
+  for (int32_t rank = 0; rank < size; ++rank) {
+    shares[rank].nodes = MaximalNodes(lanes, OwnedLanes(lanes, size, rank));
+    for (const LaneRange node : shares[rank].nodes) {
+      shares[rank].sums.push_back(NodeValue(lanes, node, values));
+    }
   }
-  return input;
+  return shares;
 }
 
-Status Check(Communicator& rank, int32_t lanes, const std::vector<std::vector<float>>& values,
-             const std::vector<float>& expected, Kind kind, Place place) {
+// `held` is a copy, as the result may lie over a partial.
+Status Check(Communicator& rank, int32_t lanes, Holding held, const std::vector<float>& expected,
+             Kind kind, Place place) {
   const int64_t count = static_cast<int64_t>(expected.size());
   const Chunk own =
       kind == Kind::kAllReduce ? Chunk{0, count} : ChunkOf(count, rank.size(), rank.rank());
-  Input input = PartialsOf(lanes, rank, values);
+  std::vector<Partial> partials;
+  for (size_t i = 0; i < held.nodes.size(); ++i) {
+    partials.push_back({held.nodes[i], held.sums[i].data()});
+  }
   std::vector<float> apart(own.size);
   float* recv = apart.data();
-  if (place == Place::kOverFirst) recv = input.data.front().data();
-  if (place == Place::kOverLast) recv = input.data.back().data();
+  if (place == Place::kOverFirst) recv = held.sums.front().data();
+  if (place == Place::kOverLast) recv = held.sums.back().data();
   CollectiveCall call;
   call.kind = kind;
   call.dtype = DType::kF32;
@@ -76,7 +82,7 @@ Status Check(Communicator& rank, int32_t lanes, const std::vector<std::vector<fl
   call.recv = recv;
   call.order = Order::kOrdered;
   call.lanes = lanes;
-  call.partials = input.partials;
+  call.partials = partials;
   RETURN_IF_ERROR(rank.Launch(call, {}, TestDeadline()));
   if (own.size > 0 &&
       std::memcmp(recv, expected.data() + own.begin, own.size * sizeof(float)) != 0) {
@@ -88,22 +94,29 @@ Status Check(Communicator& rank, int32_t lanes, const std::vector<std::vector<fl
 class OrderedBits : public testing::TestWithParam<std::string> {};
 
 TEST_P(OrderedBits, AnyNumberOfRanks_GivesTheBitsOfTheTree) {
-  for (const int32_t lanes : {12, 7}) {
-    for (const int64_t count : {1, 333, 2049, 70001, 300007}) {
-      const auto values = LaneValues(lanes, count);
-      const auto expected = NodeValue(lanes, {0, lanes}, values);
-      for (const int32_t size : {1, 2, 3, 4, 6}) {
-        StatusOr<Group> group = MakeGroup(GetParam(), size);
-        ASSERT_TRUE(group.ok()) << group.status();
-        const auto results = OnRanks(*group, [&](Communicator& rank) {
-          for (const Place place : {Place::kApart, Place::kOverFirst, Place::kOverLast}) {
-            RETURN_IF_ERROR(Check(rank, lanes, values, expected, Kind::kAllReduce, place));
-          }
-          return Check(rank, lanes, values, expected, Kind::kReduceScatter, Place::kApart);
-        });
-        for (const Status& status : results) {
-          ASSERT_TRUE(status.ok()) << status << " lanes " << lanes << " count " << count;
+  struct Row {
+    int32_t lanes;
+    int64_t count;
+  };
+  // One hop; two hops; more blocks than a rank holds at a time.
+  const Row rows[] = {{12, 1}, {12, 333}, {12, 2049}, {12, 140003}, {7, 999}, {7, 30011}};
+  for (const auto [lanes, count] : rows) {
+    const auto values = LaneValues(lanes, count);
+    const auto expected = NodeValue(lanes, {0, lanes}, values);
+    for (const int32_t size : {1, 2, 3, 4, 6}) {
+      StatusOr<Group> group = MakeGroup(GetParam(), size);
+      ASSERT_TRUE(group.ok()) << group.status();
+      const std::vector<Holding> shares = Share(lanes, size, values);
+      const int32_t n = lanes;
+      const auto results = OnRanks(*group, [&, n](Communicator& rank) {
+        const Holding& held = shares[rank.rank()];
+        for (const Place place : {Place::kApart, Place::kOverFirst, Place::kOverLast}) {
+          RETURN_IF_ERROR(Check(rank, n, held, expected, Kind::kAllReduce, place));
         }
+        return Check(rank, n, held, expected, Kind::kReduceScatter, Place::kApart);
+      });
+      for (const Status& status : results) {
+        ASSERT_TRUE(status.ok()) << status << " lanes " << lanes << " count " << count;
       }
     }
   }

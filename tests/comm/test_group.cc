@@ -23,8 +23,8 @@ StatusOr<Group> JoinAll(int32_t size, const std::function<Member(int32_t)>& join
   for (std::thread& thread : threads) thread.join();
   Group group;
   for (Member& member : members) {
-    ASSIGN_OR_RETURN(std::unique_ptr<Communicator> communicator, std::move(member));
-    group.push_back(std::move(communicator));
+    if (!member.ok()) return member.status();
+    group.push_back(std::move(*member));
   }
   return group;
 }
