@@ -11,6 +11,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 
+#include "tests/golden/formula.h"
 #include "tests/support/gpt_plan.h"
 #include "worker/data/dataset.h"
 
@@ -19,20 +20,8 @@ namespace {
 
 constexpr double kTolerance = 2e-5;  // relative, FP32
 
-uint32_t Hash(uint32_t x) {
-  x ^= x >> 16;
-  x *= 0x7feb352du;
-  x ^= x >> 15;
-  x *= 0x846ca68bu;
-  x ^= x >> 16;
-  return x;
-}
-
-// In [-1, 1), exact.
-float FormulaValue(uint32_t tensor, uint32_t element) {
-  const uint32_t u = Hash((tensor + 1) * 0x9E3779B9u + element);
-  return static_cast<float>(u >> 8) * 0x1p-23f - 1.0f;
-}
+using testing::FormulaHash;
+using testing::FormulaValue;
 
 bool EndsIn(const std::string& name, const std::string& end) {
   return name.size() >= end.size() && name.compare(name.size() - end.size(), end.size(), end) == 0;
@@ -69,12 +58,12 @@ class FormulaData final : public data::Dataset {
 
  private:
   void Reverse(uint32_t step, uint32_t row, int32_t* tokens, int32_t* targets) const {
-    const int64_t n = 1 + Hash(step * 65537u + row * 131u + 7u) % 16;
+    const int64_t n = 1 + FormulaHash(step * 65537u + row * 131u + 7u) % 16;
     for (int64_t p = 0; p < context_; ++p) tokens[p] = 3;
     tokens[0] = 0;
     for (int64_t j = 0; j < n; ++j) {
       const uint32_t symbol =
-          Hash(step * 1000003u + row * 1009u + static_cast<uint32_t>(j) + 77u) % 32;
+          FormulaHash(step * 1000003u + row * 1009u + static_cast<uint32_t>(j) + 77u) % 32;
       tokens[1 + j] = tokens[2 * n + 1 - j] = static_cast<int32_t>(4 + symbol);
     }
     tokens[n + 1] = 1;
@@ -86,7 +75,8 @@ class FormulaData final : public data::Dataset {
   void Pairs(uint32_t step, uint32_t row, int32_t* tokens, int32_t* targets) const {
     const auto token = [&](int64_t j) {
       const uint32_t pair = static_cast<uint32_t>(j / 2);
-      return static_cast<int32_t>(Hash(step * 7919u + row * 104729u + pair * 31u + 5u) % vocab_);
+      return static_cast<int32_t>(FormulaHash(step * 7919u + row * 104729u + pair * 31u + 5u) %
+                                  vocab_);
     };
     for (int64_t p = 0; p < context_; ++p) {
       tokens[p] = token(p);
