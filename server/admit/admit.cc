@@ -82,7 +82,10 @@ class Admission {
   void CheckSample() {
     v1::SampleSpec* sample = spec_.mutable_sample();
     if (spec_.has_train()) problems_.Add("train", "a sampling job has none");
-    if (spec_.has_data()) problems_.Add("data", "a sampling job has none");
+    // What tells the tokens' characters, as the checkpoint's own job has it.
+    if (spec_.has_data() && !spec_.data().has_text()) {
+      problems_.Add("data", "a sampling job writes text, and this is no text");
+    }
     if (spec_.ranks().max() > 1) {
       problems_.Add("ranks.max", "is ", spec_.ranks().max(), ", a sampling job runs on 1 rank");
     }

@@ -166,6 +166,11 @@ TEST(Admit, WrongFields_AreNamed) {
       {"eval.every: is -1", [](v1::JobSpec* s) { s->mutable_eval()->set_every(-1); }},
       {"train: a sampling job has none",
        [](v1::JobSpec* s) { s->mutable_sample()->set_checkpoint("x"); }},
+      {"data: a sampling job writes text, and this is no text",
+       [](v1::JobSpec* s) {
+         s->clear_train();
+         s->mutable_sample()->set_checkpoint("x");
+       }},
       {"sample.checkpoint: is missing", [](v1::JobSpec* s) { s->mutable_sample(); }},
   };
   for (const Row& row : rows) {
