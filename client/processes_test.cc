@@ -19,7 +19,7 @@ namespace {
 constexpr absl::Duration kLimit = absl::Seconds(20);
 
 std::string Folder(const std::string& name) {
-  const std::string folder = testing::TempDir() + "/" + name;
+  const std::string folder = testing::TempDir() + name;
   EXPECT_TRUE(ckpt::RemoveTree(folder).ok());
   EXPECT_TRUE(ckpt::MakeFolders(folder).ok());
   return folder;
