@@ -106,6 +106,7 @@ Status FillFlags(const Environment& environment, GlobalFlags* flags) {
   if (flags->coordinator.empty()) flags->coordinator = config.coordinator();
   if (flags->token_file.empty()) flags->token_file = config.token_file();
   if (flags->state_dir.empty()) flags->state_dir = config.state_dir();
+  flags->names_coordinator = !flags->coordinator.empty() || !flags->state_dir.empty();
   if (flags->state_dir.empty()) flags->state_dir = environment.state_dir;
   return absl::OkStatus();
 }

@@ -9,7 +9,7 @@
 
 namespace weft::cli {
 
-bool NamesCoordinator(const Session& session) { return !session.flags.coordinator.empty(); }
+bool NamesCoordinator(const Session& session) { return session.flags.names_coordinator; }
 
 StatusOr<std::unique_ptr<Client>> Connect(Session& session) {
   const GlobalFlags& flags = session.flags;

@@ -71,7 +71,8 @@ std::string SummaryJson(const Status& error) {
   v1::StatusProto proto;
   proto.set_code(static_cast<int>(error.code()));
   proto.set_message(std::string(error.message()));
-  return Dump({{"state", "failed"}, {"error", ErrorValue(proto)}});
+  const bool cancelled = error.code() == absl::StatusCode::kCancelled;
+  return Dump({{"state", cancelled ? "cancelled" : "failed"}, {"error", ErrorValue(proto)}});
 }
 
 std::string DescribeError(const v1::StatusProto& error) {

@@ -65,6 +65,7 @@ TEST(SummaryJson, JobThatNeverWas_IsFailedWithTheError) {
   const auto json = nlohmann::json::parse(SummaryJson(InvalidArgument("bad \xff text")));
   EXPECT_EQ(json["state"], "failed");
   EXPECT_EQ(json["error"]["code"], "INVALID_ARGUMENT");
+  EXPECT_EQ(nlohmann::json::parse(SummaryJson(absl::CancelledError("")))["state"], "cancelled");
 }
 
 TEST(SummaryText, DoneJob_ReadsWell) {

@@ -27,6 +27,8 @@ struct GlobalFlags {
   std::string output = "table";
   std::string color = "auto";
   bool no_headers = false;
+  // A coordinator was named, by flag or configuration file, and not only its default place taken.
+  bool names_coordinator = false;
 };
 
 // What a verb works with.
@@ -52,7 +54,6 @@ const std::vector<Verb>& Verbs();
 
 // ---- Shared by verbs.
 
-// A coordinator was named, by flag or configuration file.
 bool NamesCoordinator(const Session& session);
 // The coordinator that the flags name, or the one of the state folder. Ctrl-C ends its streams.
 StatusOr<std::unique_ptr<Client>> Connect(Session& session);

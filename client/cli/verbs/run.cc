@@ -134,8 +134,7 @@ StatusOr<int> RunJob(Session& session, const RunFlags& flags) {
   if (NamesCoordinator(session)) {
     return InvalidArgument(
         "weft run starts a coordinator of its own; for a running one use: weft submit JOB "
-        "--follow --coordinator ",
-        session.flags.coordinator);
+        "--follow");
   }
   if (flags.resume && flags.fresh) {
     return InvalidArgument("--resume and --fresh exclude each other; give one");
