@@ -93,18 +93,19 @@ class Decoder(nn.Module):
             self.head.weight = self.tokens.weight
 
     def initialize(self, job):
-        """'normal': all normal(init_scale), into the residual / sqrt(2 layers). 'fan_in': linears
-        normal(1 / sqrt(inputs)), into the residual times residual_scale, embeddings normal(init_scale)."""
+        """'normal': all normal(init_scale). 'fan_in': linears normal(1 / sqrt(inputs)), embeddings
+        normal(init_scale). Linears into the residual: times residual_scale, by default 1 / sqrt(2 layers) or,
+        with 'fan_in', 1 / (2 layers)."""
         sums = 2 * job["layers"]
+        residual = job.get("residual_scale") or (sums ** -0.5 if job["init"] == "normal" else 1 / sums)
         for name, p in self.named_parameters():
             if p.dim() < 2:
                 continue
             std = job["init_scale"]
-            into_residual = name.endswith(("proj.weight", "down.weight"))
-            if job["init"] != "normal" and not name.startswith(("tokens", "positions")):
-                std = p.size(1) ** -0.5 * (job["residual_scale"] if into_residual else 1)
-            elif into_residual:
-                std /= math.sqrt(sums)
+            if job["init"] == "fan_in" and not name.startswith(("tokens", "positions")):
+                std = p.size(1) ** -0.5
+            if name.endswith(("proj.weight", "down.weight")):
+                std *= residual
             nn.init.normal_(p, std=std)
 
     def forward(self, tokens):
@@ -215,8 +216,9 @@ def main():
     ap.add_argument("--seed", type=int, default=1)
     ap.add_argument("--threads", type=int, default=2)
     ap.add_argument("--steps", type=int, help="other than the job's; the schedule is that long too")
-    ap.add_argument("--init", choices=["normal", "fan_in", "sharp"], help="other than the job's")
+    ap.add_argument("--init", choices=["normal", "fan_in"], help="other than the job's")
     ap.add_argument("--init-scale", type=float, help="other than the job's")
+    ap.add_argument("--residual-scale", type=float, help="other than the job's")
     ap.add_argument("--compile", action="store_true", help="torch.compile; its time counts in total_s")
     args = ap.parse_args()
     if args.job == "char" and not args.text:
@@ -225,7 +227,7 @@ def main():
     torch.manual_seed(args.seed)
 
     job = dict(JOBS[args.job])
-    for given in ("steps", "init", "init_scale"):
+    for given in ("steps", "init", "init_scale", "residual_scale"):
         if getattr(args, given) is not None:
             job[given] = getattr(args, given)
     begin = time.perf_counter()
@@ -254,7 +256,8 @@ def main():
         p90=round(tenths[8], 3), last_loss=round(loss.item(), 4),
         max_rss_mib=round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1), steps=job["steps"],
         batch=job["batch"], parameters=sum(p.numel() for p in params), init=job["init"],
-        init_scale=job["init_scale"], compile=args.compile, threads=args.threads, torch=torch.__version__)))
+        init_scale=job["init_scale"], residual_scale=job.get("residual_scale"), compile=args.compile,
+        threads=args.threads, torch=torch.__version__)))
 
 
 if __name__ == "__main__":
