@@ -32,6 +32,11 @@ std::vector<CommCase> CommCases() {
       AddRows(cases, kind.kind, row.dtype, Order::kRing);
       if (kind.reduces) AddRows(cases, kind.kind, row.dtype, Order::kOrdered);
     }
+    // More blocks than travel at a time, with an odd end.
+    if (!kind.reduces) continue;
+    for (const Order order : {Order::kRing, Order::kOrdered}) {
+      cases.push_back({kind.kind, DType::kF32, 300007, order});
+    }
   }
   return cases;
 }
