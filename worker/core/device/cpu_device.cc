@@ -23,8 +23,10 @@ void Pause() {
 #endif
 }
 
-// Tiles are claimed one by one out of `claim_`, whose upper half numbers the call: a claim succeeds
-// only within the call whose body the thread has read, so a late thread needs no waiting for.
+// Tiles are claimed one by one out of `claim_`, whose upper half numbers the call, so a thread that
+// comes late to a call needs no waiting for: its claim fails. For that, `claim_` is closed before
+// anything of the next call is written. A thread that has read a new value (release, acquire)
+// therefore cannot claim by the old number any more.
 class ThreadPool final : public TileRunner {
  public:
   explicit ThreadPool(int threads) {
@@ -55,15 +57,17 @@ class ThreadPool final : public TileRunner {
 
  private:
   static constexpr int64_t kMostTiles = int64_t{1} << 31;
+  static constexpr uint64_t kClosed = 0xffffffffu;  // no call has as many tiles
 
   void RunSome(int64_t first, int64_t tiles, RawBody body, void* context) {
-    first_.store(first, std::memory_order_relaxed);
-    tiles_.store(tiles, std::memory_order_relaxed);
-    body_.store(body, std::memory_order_relaxed);
-    context_.store(context, std::memory_order_relaxed);
+    const uint64_t call = ((claim_.load(std::memory_order_relaxed) >> 32) + 1) << 32;
+    claim_.store(call | kClosed, std::memory_order_relaxed);
+    first_.store(first, std::memory_order_release);
+    tiles_.store(tiles, std::memory_order_release);
+    body_.store(body, std::memory_order_release);
+    context_.store(context, std::memory_order_release);
     finished_.store(0, std::memory_order_relaxed);
-    const uint64_t call = (claim_.load(std::memory_order_relaxed) >> 32) + 1;
-    claim_.store(call << 32, std::memory_order_release);
+    claim_.store(call, std::memory_order_release);
     calls_.fetch_add(1);
     calls_.notify_all();
     TakeTiles(0);
@@ -80,10 +84,10 @@ class ThreadPool final : public TileRunner {
   void TakeTiles(int thread) {
     uint64_t claim = claim_.load(std::memory_order_acquire);
     const uint64_t call = claim >> 32;
-    const int64_t first = first_.load(std::memory_order_relaxed);
-    const int64_t tiles = tiles_.load(std::memory_order_relaxed);
-    const RawBody body = body_.load(std::memory_order_relaxed);
-    void* const context = context_.load(std::memory_order_relaxed);
+    const int64_t first = first_.load(std::memory_order_acquire);
+    const int64_t tiles = tiles_.load(std::memory_order_acquire);
+    const RawBody body = body_.load(std::memory_order_acquire);
+    void* const context = context_.load(std::memory_order_acquire);
     while (claim >> 32 == call) {
       const int64_t tile = static_cast<int64_t>(claim & 0xffffffffu);
       if (tile >= tiles) return;

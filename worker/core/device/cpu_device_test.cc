@@ -3,7 +3,9 @@
 #include <atomic>
 #include <vector>
 
-#include <gtest/gtest.h>
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "gtest/gtest.h"
 
 namespace weft {
 namespace {
@@ -47,6 +49,32 @@ TEST(UseInstructionSet, BeforeAnyKernel_TakesOnlyWhatTheCpuHas) {
   EXPECT_EQ(CurrentInstructionSet(), SupportedInstructionSets()[0]);
   EXPECT_TRUE(UseInstructionSet("sse2").ok());
   EXPECT_EQ(CurrentInstructionSet(), "sse2");
+}
+
+// Calls of few and of many tiles in turn: a thread that comes late to a short call must not take
+// part in the long one that follows before that one has begun. More threads than cores, so that
+// threads do come late.
+TEST(ThreadPool, LateThreads_NeverTakeATileOfTheNextCall) {
+  const std::unique_ptr<TileRunner> pool = MakeThreadPool(6);
+  constexpr int kLongCall = 64;
+  std::vector<std::atomic<int>> runs(kLongCall);
+  const absl::Time end = absl::Now() + absl::Seconds(3);
+  for (int64_t call = 0; call < 400000 && (call % 256 != 0 || absl::Now() < end); ++call) {
+    const int64_t tiles = call % 2 == 0 ? 2 : kLongCall;
+    std::atomic<bool> open{true};
+    for (auto& r : runs) r.store(0, std::memory_order_relaxed);
+    std::atomic<int64_t> outside{0};
+    pool->For(tiles, [&](int64_t tile, int) {
+      if (!open.load() || tile >= tiles) outside.fetch_add(1);
+      runs[static_cast<size_t>(tile)].fetch_add(1, std::memory_order_relaxed);
+    });
+    open.store(false);
+    ASSERT_EQ(outside.load(), 0) << "call " << call;
+    for (int64_t i = 0; i < kLongCall; ++i) {
+      ASSERT_EQ(runs[static_cast<size_t>(i)].load(), i < tiles ? 1 : 0)
+          << "call " << call << " tile " << i;
+    }
+  }
 }
 
 }  // namespace
