@@ -1,4 +1,7 @@
-"""CUDA code. Where no toolkit is installed a cuda_library is its headers."""
+"""CUDA code. Where no toolkit is installed a cuda_library is its headers.
+
+Built for Hopper (sm_90a) unless --define=cuda_arch=80 or 100a says otherwise.
+"""
 
 load("@cuda//:defs.bzl", _ENABLED = "CUDA_ENABLED", _NVCC = "NVCC")
 
@@ -7,7 +10,6 @@ CUDA_ENABLED = _ENABLED
 _NVCC_FLAGS = [
     "-std=c++20",
     "-O3",
-    "-gencode=arch=compute_90a,code=sm_90a",
     "--expt-relaxed-constexpr",
     "-Werror=all-warnings",
     "-Xcompiler=-fPIC,-Wall,-Wextra,-Werror,-ffp-contract=off",
@@ -27,6 +29,8 @@ def _nvcc_objects_impl(ctx):
     for folder in context.system_includes.to_list():
         search += ["-isystem", folder]
     defines = ["-D" + define for define in context.defines.to_list()]
+    arch = ctx.var.get("cuda_arch", "90a")
+    gencode = "-gencode=arch=compute_%s,code=sm_%s" % (arch, arch)
     objects = []
     for src in ctx.files.srcs:
         if src.extension != "cu":
@@ -37,6 +41,7 @@ def _nvcc_objects_impl(ctx):
         args.add("-c", src)
         args.add("-o", out)
         args.add_all(_NVCC_FLAGS)
+        args.add(gencode)
         args.add_all(ctx.attr.copts)
         args.add_all(defines)
         args.add_all(["-I", "."])
@@ -63,7 +68,7 @@ _nvcc_objects = rule(
 )
 
 def cuda_library(name, srcs, hdrs = [], deps = [], copts = [], **kwargs):
-    """Compiles .cu files for sm_90a with nvcc and links cudart statically.
+    """Compiles .cu files with nvcc and links cudart statically.
 
     Without a toolkit nothing is compiled: code that calls it is under
     `#ifdef WEFT_CUDA`, which this target and every @cuda target define for

@@ -13,6 +13,14 @@ HIGHWAY_COPTS = [
 
 KERNEL_ARGS = "//worker/core/dispatch:kernel_args"
 
+# A kernel file registers itself, with the shared device code at hand.
+CUDA_DEPS = [
+    KERNEL_ARGS,
+    "//worker/core/dispatch:kernel_table",
+    "//worker/core/ops:cuda_kernel",
+    "//worker/core/ops:families",
+]
+
 def op_family(
         name,
         op_srcs = [],
@@ -72,7 +80,7 @@ def op_family(
         name = "cuda",
         srcs = cuda,
         visibility = inside,
-        deps = [KERNEL_ARGS] + shared + cuda_deps,
+        deps = CUDA_DEPS + shared + cuda_deps,
     )
     weft_cc_library(
         name = "cases",

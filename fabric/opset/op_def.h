@@ -60,6 +60,13 @@ enum class Alias {
   kInPlace,  // results 0..n-1 are inputs 0..n-1 themselves, written
 };
 
+// How an op takes part where a job computes in bf16 (fabric/graph/precision).
+enum class Precision {
+  kFull,    // in f32: bf16 operands are widened first
+  kFollow,  // in bf16 where a float operand already is
+  kNarrow,  // in bf16: f32 operands are narrowed first
+};
+
 // The window of a strided view: element offset into the input, and strides in elements.
 struct ViewWindow {
   int64_t offset = 0;
@@ -91,6 +98,8 @@ struct OpDef {
   ViewFn view = nullptr;  // kStrided
   bool strided_inputs =
       false;            // its kernels take any strides; otherwise callers make inputs contiguous
+  Precision precision = Precision::kFull;
+  std::vector<std::string> full_inputs = {};  // operands that stay f32 beside bf16 ones
   bool random = false;  // draws from Philox by (seed, step, attribute `key`, global element);
                         // emitters fill in `key`
   // A composite op has no kernel: this emits it out of others.

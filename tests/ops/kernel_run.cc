@@ -222,6 +222,10 @@ StatusOr<std::vector<HostArray>> RunKernel(const OpDef& op, const std::vector<Ar
     candidate = kernel->candidates == nullptr ? "default" : kernel->candidates(bind).at(0);
   }
   Bound bound;
+  for (const auto* list : {&bare_in, &bare_out}) {
+    bound.error = RefusedDType(*kernel, list->data(), static_cast<int>(list->size()));
+    if (!bound.error.empty()) return absl::InternalError(bound.error);
+  }
   if (kernel->bind != nullptr) bound = kernel->bind(candidate, bind);
   if (!bound.error.empty()) return absl::InternalError(bound.error);
 

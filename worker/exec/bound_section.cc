@@ -25,6 +25,9 @@ StatusOr<BoundSection> BoundSection::Bind(const Section& section, const KernelTa
     }
     c.in_count = static_cast<int>(call.in.size());
     c.out_count = static_cast<int>(call.out.size());
+    const std::string refused =
+        RefusedDType(*c.kernel, c.operands.data(), static_cast<int>(c.operands.size()));
+    if (!refused.empty()) return InvalidArgument(c.node, ": ", refused);
     if (c.kernel->bind != nullptr) {
       const BindArgs args{c.operands.data(), c.in_count,  c.operands.data() + c.in_count,
                           c.out_count,       &call.attrs, threads};

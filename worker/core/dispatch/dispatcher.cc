@@ -151,6 +151,11 @@ StatusOr<Dispatcher::Prepared> Dispatcher::BindKernel(const OpDef& op,
   args.out_count = static_cast<int>(outs.size());
   args.attrs = &attrs;
   args.threads = context_.tiles != nullptr ? context_.tiles->threads() : 1;
+  for (const auto* list : {&ins, &outs}) {
+    const std::string refused =
+        RefusedDType(*prepared.kernel, list->data(), static_cast<int>(list->size()));
+    if (!refused.empty()) return InvalidArgument(op.name, ": ", refused);
+  }
   std::string candidate = "default";
   if (prepared.kernel->candidates != nullptr) {
     const std::vector<std::string> candidates = prepared.kernel->candidates(args);

@@ -60,6 +60,11 @@ struct KernelArgs {
   StreamTag stream;
   TileRunner* tiles = nullptr;  // CPU only
   StepState step;
+  // Devices: where the running step's number is, for work that is recorded once and replayed; null:
+  // step.step holds. On the same device, while this word is not 0, ops that write their inputs in
+  // place leave them alone; null: there is none.
+  const int64_t* device_step = nullptr;
+  const int32_t* gate = nullptr;
 };
 
 struct BindArgs {
@@ -84,6 +89,16 @@ struct Kernel {
                 const BindArgs& args) = nullptr;  // null: no state, no scratch
   // 0, or the device's error number (cudaError_t). CPU kernels cannot fail.
   int (*launch)(const void* state, const KernelArgs& args) = nullptr;
+  // Whether it takes bf16 operands.
+  bool narrow = false;
 };
+
+// Not empty: why `kernel` cannot take operands of these dtypes.
+inline std::string RefusedDType(const Kernel& kernel, const ArrayRef* operands, int count) {
+  for (int i = 0; i < count && !kernel.narrow; ++i) {
+    if (operands[i].dtype == DType::kBF16) return "has no bf16 kernel on this device";
+  }
+  return "";
+}
 
 }  // namespace weft

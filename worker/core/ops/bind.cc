@@ -17,6 +17,18 @@ const KernelTable& BuiltinKernels() {
     RegisterAttentionCpu(kernels);
     RegisterLossCpu(kernels);
     RegisterOptimCpu(kernels);
+#ifdef WEFT_CUDA
+    RegisterElementwiseCuda(kernels);
+    RegisterReduceCuda(kernels);
+    RegisterViewCuda(kernels);
+    RegisterIndexCuda(kernels);
+    RegisterRandomCuda(kernels);
+    RegisterMatmulCuda(kernels);
+    RegisterNormCuda(kernels);
+    RegisterAttentionCuda(kernels);
+    RegisterLossCuda(kernels);
+    RegisterOptimCuda(kernels);
+#endif
     return kernels;
   }();
   return *table;

@@ -1,5 +1,5 @@
-// The op families, one row each: what adds its literals, and what adds its CPU kernels. Lists them
-// for opset.cc and bind.cc only; callers use BuiltinOpSet() and BuiltinKernels().
+// The op families, one row each: what adds its literals, and what adds its kernels for each device.
+// Lists them for opset.cc and bind.cc only; callers use BuiltinOpSet() and BuiltinKernels().
 #pragma once
 
 namespace weft {
@@ -28,5 +28,17 @@ void RegisterNormCpu(KernelTable* table);
 void RegisterAttentionCpu(KernelTable* table);
 void RegisterLossCpu(KernelTable* table);
 void RegisterOptimCpu(KernelTable* table);
+
+// Defined where a CUDA toolkit is.
+void RegisterElementwiseCuda(KernelTable* table);
+void RegisterReduceCuda(KernelTable* table);
+void RegisterViewCuda(KernelTable* table);
+void RegisterIndexCuda(KernelTable* table);
+void RegisterRandomCuda(KernelTable* table);
+void RegisterMatmulCuda(KernelTable* table);
+void RegisterNormCuda(KernelTable* table);
+void RegisterAttentionCuda(KernelTable* table);
+void RegisterLossCuda(KernelTable* table);
+void RegisterOptimCuda(KernelTable* table);
 
 }  // namespace weft

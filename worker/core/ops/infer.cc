@@ -7,8 +7,9 @@ namespace weft {
 
 Status CheckFloats(const Metas& in) {
   for (const TensorMeta& meta : in) {
-    if (meta.dtype != DType::kF32 && meta.dtype != DType::kF64) {
-      return InvalidArgument("computes in f32 or f64, got ", NameOf(meta.dtype), "; cast first");
+    if (!IsFloat(meta.dtype)) {
+      return InvalidArgument("computes in f32, f64 or bf16, got ", NameOf(meta.dtype),
+                             "; cast first");
     }
     if (meta.dtype != in[0].dtype) {
       return InvalidArgument("operands are ", NameOf(in[0].dtype), " and ", NameOf(meta.dtype),
@@ -16,6 +17,11 @@ Status CheckFloats(const Metas& in) {
     }
   }
   return absl::OkStatus();
+}
+
+Status CheckNarrow(const TensorMeta& meta, const char* name) {
+  if (meta.dtype == DType::kF32 || meta.dtype == DType::kBF16) return absl::OkStatus();
+  return InvalidArgument("'", name, "' is ", NameOf(meta.dtype), ", wants f32 or bf16; cast first");
 }
 
 Status CheckF32(const TensorMeta& meta, const char* name) {

@@ -11,8 +11,11 @@ namespace weft {
 
 using Metas = std::vector<TensorMeta>;
 
-// InvalidArgument unless every meta has the first one's dtype, f32 or f64.
+// InvalidArgument unless every meta has the first one's dtype, a float.
 Status CheckFloats(const Metas& in);
+
+// InvalidArgument unless `meta` is f32 or bf16; `name` is the operand's name.
+Status CheckNarrow(const TensorMeta& meta, const char* name);
 
 // InvalidArgument unless `meta` is f32; `name` is the operand's name.
 Status CheckF32(const TensorMeta& meta, const char* name);

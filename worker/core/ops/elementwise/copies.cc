@@ -179,9 +179,9 @@ int LaunchFill(const void* state, const KernelArgs& args) {
 }  // namespace
 
 void RegisterCopiesCpu(KernelTable* table) {
-  table->Add("copy", DeviceKind::kCpu, {nullptr, BindWalk, LaunchCopy});
-  table->Add("cast", DeviceKind::kCpu, {nullptr, BindWalk, LaunchCast});
-  table->Add("fill", DeviceKind::kCpu, {nullptr, BindFill, LaunchFill});
+  table->Add("copy", DeviceKind::kCpu, {nullptr, BindWalk, LaunchCopy, true});
+  table->Add("cast", DeviceKind::kCpu, {nullptr, BindWalk, LaunchCast, true});
+  table->Add("fill", DeviceKind::kCpu, {nullptr, BindFill, LaunchFill, true});
 }
 
 }  // namespace weft

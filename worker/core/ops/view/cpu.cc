@@ -118,8 +118,8 @@ Bound BindPad(const std::string&, const BindArgs& args) {
 }  // namespace
 
 void RegisterViewCpu(KernelTable* table) {
-  table->Add("concat", DeviceKind::kCpu, {nullptr, BindConcat, LaunchJoin});
-  table->Add("pad", DeviceKind::kCpu, {nullptr, BindPad, LaunchJoin});
+  table->Add("concat", DeviceKind::kCpu, {nullptr, BindConcat, LaunchJoin, true});
+  table->Add("pad", DeviceKind::kCpu, {nullptr, BindPad, LaunchJoin, true});
 }
 
 }  // namespace weft

@@ -1,0 +1,9 @@
+// CUDA kernels of the family.
+#include "worker/core/dispatch/kernel_table.h"
+#include "worker/core/ops/families.h"
+
+namespace weft {
+
+void RegisterViewCuda(KernelTable*) {}
+
+}  // namespace weft
