@@ -182,8 +182,7 @@ class CudaDevice final : public Device {
                  "launching the graph");
   }
   void DestroyGraph(GraphTag graph) override {
-    if (graph.handle != nullptr)
-      cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph.handle));
+    if (graph.handle != nullptr) cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph.handle));
   }
 
   bool poisoned() const override { return poisoned_; }
@@ -230,8 +229,7 @@ StatusOr<std::unique_ptr<Device>> MakeCudaDevice(int32_t index) {
     return FailedPrecondition("there is no cuda:", index, "; this machine has ", count);
   }
   cudaDeviceProp properties;
-  if (const cudaError_t error = cudaGetDeviceProperties(&properties, index);
-      error != cudaSuccess) {
+  if (const cudaError_t error = cudaGetDeviceProperties(&properties, index); error != cudaSuccess) {
     return Internal("cuda:", index, ": ", cudaGetErrorString(error));
   }
   return std::unique_ptr<Device>(new CudaDevice(index, properties));
