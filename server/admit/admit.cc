@@ -195,6 +195,9 @@ class Admission {
         return CheckReverse(data->mutable_reverse());
       case v1::DataSpec::kText:
         return CheckText(data->mutable_text());
+      case v1::DataSpec::kTokens:
+      case v1::DataSpec::kCifar10:
+        return problems_.Add("data", "this build reads text and reverse only");
       case v1::DataSpec::KIND_NOT_SET:
         return problems_.Add("data", "is missing; choose text or reverse");
     }

@@ -113,6 +113,8 @@ void CheckModel(const OpSet& ops, const GraphLimits& limits, v1::JobSpec* spec,
       return CheckGpt(spec, problems);
     case v1::ModelSpec::kGraph:
       return problems->Add("model.graph", CheckGraph(ops, limits, *spec));
+    case v1::ModelSpec::kVit:
+      return problems->Add("model.vit", "this build has gpt and graph only");
     case v1::ModelSpec::KIND_NOT_SET:
       return problems->Add("model", "is missing; choose gpt or graph");
   }
