@@ -29,6 +29,10 @@ class Communicator {
   // about the call).
   virtual Status Launch(const CollectiveCall& call, StreamTag stream, Deadline deadline) = 0;
 
+  // Not OK once enqueued work can no longer end: a peer is gone, or Abort was called. Host backends,
+  // whose calls have ended, are always well.
+  virtual Status Health() { return absl::OkStatus(); }
+
   // Ends the running call and all later ones with `cause`, here and, where the link still works, on
   // the peers.
   virtual void Abort(const Status& cause) = 0;

@@ -57,11 +57,11 @@ Outcome Train(const GptPlanSpec& spec, int threads, int64_t steps = 4) {
       *plan, *SmallData(), 5, threads, [&](int32_t rank, StepRunner& runner) -> Status {
         Outcome& outcome = outcomes[static_cast<size_t>(rank)];
         for (int64_t step = 0; step < steps; ++step) {
-          ASSIGN_OR_RETURN(const StepResult result, runner.Step(step, 0));
+          ASSIGN_OR_RETURN(const StepResult result, testing::OneStep(runner, step, 0));
           outcome.losses.push_back(result.loss);
         }
         ASSIGN_OR_RETURN(outcome.eval, runner.Evaluate());
-        outcome.digest = StateDigest(plan->program, runner.memory(), outcome.losses);
+        outcome.digest = StateDigest(plan->program, runner.state(), outcome.losses);
         return absl::OkStatus();
       });
   EXPECT_TRUE(status.ok()) << status;
@@ -121,9 +121,9 @@ TEST(StepRunner, Requests_AreSummedOverRanks) {
   ASSERT_TRUE(plan.ok()) << plan.status();
   const Status status =
       testing::RunRanks(*plan, *SmallData(), 5, 1, [&](int32_t rank, StepRunner& runner) -> Status {
-        ASSIGN_OR_RETURN(const StepResult first, runner.Step(0, rank == 1 ? 4 : 0));
+        ASSIGN_OR_RETURN(const StepResult first, testing::OneStep(runner, 0, rank == 1 ? 4 : 0));
         EXPECT_EQ(first.requests, 4);
-        ASSIGN_OR_RETURN(const StepResult second, runner.Step(1, 0));
+        ASSIGN_OR_RETURN(const StepResult second, testing::OneStep(runner, 1, 0));
         EXPECT_EQ(second.requests, 0);
         return absl::OkStatus();
       });
@@ -137,17 +137,16 @@ TEST(StepRunner, LossNotFinite_NamesTheStepAndChangesNothing) {
   const Status status =
       testing::RunRanks(*plan, *SmallData(), 5, 1, [&](int32_t, StepRunner& runner) -> Status {
         const int64_t elements = plan->program.flat_elements;
-        runner.memory().param()[0] = std::numeric_limits<float>::quiet_NaN();
+        runner.state().param()[0] = std::numeric_limits<float>::quiet_NaN();
         for (int64_t i = 0; i < 16 * 12; ++i)
-          runner.memory().param()[i] = std::numeric_limits<float>::quiet_NaN();
-        const std::vector<float> before(runner.memory().param(),
-                                        runner.memory().param() + elements);
-        const auto result = runner.Step(3, 0);
+          runner.state().param()[i] = std::numeric_limits<float>::quiet_NaN();
+        const std::vector<float> before(runner.state().param(), runner.state().param() + elements);
+        const auto result = testing::OneStep(runner, 3, 0);
         EXPECT_FALSE(result.ok());
         EXPECT_NE(result.status().message().find("step 3"), absl::string_view::npos)
             << result.status();
-        EXPECT_EQ(
-            std::memcmp(before.data(), runner.memory().param(), before.size() * sizeof(float)), 0);
+        EXPECT_EQ(std::memcmp(before.data(), runner.state().param(), before.size() * sizeof(float)),
+                  0);
         return absl::OkStatus();
       });
   EXPECT_TRUE(status.ok()) << status;

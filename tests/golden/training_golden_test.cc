@@ -152,12 +152,13 @@ void Check(GoldenRun run, int32_t lanes, int32_t ranks) {
         uint32_t number = 0;
         for (const ParameterSlot& p : plan->program.parameters) {
           for (int64_t i = 0; i < p.shape.elements(); ++i) {
-            runner.memory().param()[p.offset + i] = Weight(p, number, static_cast<uint32_t>(i));
+            runner.state().param()[p.offset + i] = Weight(p, number, static_cast<uint32_t>(i));
           }
           ++number;
         }
         for (size_t step = 0; step < golden.size(); ++step) {
-          ASSIGN_OR_RETURN(const StepResult result, runner.Step(static_cast<int64_t>(step), 0));
+          ASSIGN_OR_RETURN(const StepResult result,
+                           testing::OneStep(runner, static_cast<int64_t>(step), 0));
           if (rank == 0) {
             EXPECT_NEAR(result.loss / golden[step], 1, kTolerance) << run.file << " step " << step;
           }

@@ -42,7 +42,9 @@ Status RunRanks(const Plan& plan, const data::Dataset& dataset, uint64_t seed, i
     ranks.emplace_back([&, rank] {
       const size_t r = static_cast<size_t>(rank);
       const std::unique_ptr<TileRunner> tiles = MakeThreadPool(threads);
-      StepRunner::Parts parts;
+      const std::unique_ptr<Device> device = MakeCpuDevice();
+      StepParts parts;
+      parts.device = device.get();
       parts.plan = &plan;
       parts.rank = rank;
       parts.seed = seed;
@@ -53,7 +55,7 @@ Status RunRanks(const Plan& plan, const data::Dataset& dataset, uint64_t seed, i
       results[r] = [&]() -> Status {
         ASSIGN_OR_RETURN(const std::unique_ptr<StepRunner> runner, StepRunner::Create(parts));
         RETURN_IF_ERROR(InitializeParameters(plan.program, seed, BuiltinKernels(), tiles.get(),
-                                             runner->memory().param()));
+                                             runner->state().param()));
         return body(rank, *runner);
       }();
       // The others must not wait for a rank that has given up.
@@ -63,6 +65,11 @@ Status RunRanks(const Plan& plan, const data::Dataset& dataset, uint64_t seed, i
   for (std::thread& rank : ranks) rank.join();
   for (const Status& status : results) RETURN_IF_ERROR(status);
   return absl::OkStatus();
+}
+
+StatusOr<StepResult> OneStep(StepRunner& runner, int64_t step, float request) {
+  RETURN_IF_ERROR(runner.Submit(step, request));
+  return runner.Confirm();
 }
 
 }  // namespace weft::testing

@@ -32,4 +32,7 @@ StatusOr<Plan> MakeGptPlan(const GptPlanSpec& spec);
 Status RunRanks(const Plan& plan, const data::Dataset& dataset, uint64_t seed, int threads,
                 const std::function<Status(int32_t rank, StepRunner& runner)>& body);
 
+// Submits step `step` and waits for it.
+StatusOr<StepResult> OneStep(StepRunner& runner, int64_t step, float request);
+
 }  // namespace weft::testing

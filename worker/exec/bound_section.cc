@@ -55,15 +55,19 @@ Status BoundSection::Run(const SpaceBases& bases, const Launcher& launcher, cons
     args.stream = launcher.stream;
     args.tiles = launcher.tiles;
     args.step = step;
+    args.device_step = launcher.device_step;
+    args.gate = launcher.gate;
     if (const int error = call.kernel->launch(call.bound.state.get(), args); error != 0) {
       ErrorDetail detail;
       detail.origin = "executor";
       detail.action = ErrorAction::kRestartWorker;
       detail.step = step.step;
       detail.op = call.node;
-      return WithDetail(
-          Internal(call.node, ": the device reports error ", error, " at step ", step.step),
-          detail);
+      return WithDetail(Internal(call.node, ": ",
+                                 launcher.device == nullptr ? absl::StrCat("error ", error)
+                                                            : launcher.device->Describe(error),
+                                 " at step ", step.step),
+                        detail);
     }
   }
   return absl::OkStatus();

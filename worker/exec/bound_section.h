@@ -17,9 +17,12 @@ namespace weft {
 
 // How a section runs: on which threads or stream, with which scratch.
 struct Launcher {
-  TileRunner* tiles = nullptr;
+  TileRunner* tiles = nullptr;  // CPU
   StreamTag stream;
   void* scratch = nullptr;
+  const int64_t* device_step = nullptr;  // as in KernelArgs
+  const int32_t* gate = nullptr;
+  const Device* device = nullptr;  // gives errors their words
 };
 
 class BoundSection {

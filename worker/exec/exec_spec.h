@@ -47,6 +47,7 @@ struct ExecSpec {
   int64_t eval_every = 0;  // steps; 0: only at the end
   std::optional<SampleSettings> sample;
   int threads = 1;
+  int32_t device_index = 0;  // of the node's devices of the plan's kind
 };
 
 }  // namespace weft

@@ -92,8 +92,24 @@ int64_t TokensPerStep(const Plan& plan) {
 Executor::Executor(ExecSpec spec) : spec_(std::move(spec)), checkpoints_(&spec_) {}
 Executor::~Executor() = default;
 
+Status Executor::OpenDevice() {
+  const Numerics& numerics = spec_.plan.numerics;
+  if (numerics.device == "cpu") {
+    RETURN_IF_ERROR(UseInstructionSet(numerics.instruction_set));
+    device_ = MakeCpuDevice();
+    return absl::OkStatus();
+  }
+  ASSIGN_OR_RETURN(device_, MakeCudaDevice(spec_.device_index));
+  const DeviceInfo info = device_->info();
+  if (info.model != numerics.device) {
+    return FailedPrecondition("the plan is for ", numerics.device, ", cuda:", spec_.device_index,
+                              " is ", info.model, ": another model gives other bits");
+  }
+  return absl::OkStatus();
+}
+
 StatusOr<Executor::Opened> Executor::Open(const std::string& host) {
-  RETURN_IF_ERROR(UseInstructionSet(spec_.plan.numerics.instruction_set));
+  RETURN_IF_ERROR(OpenDevice());
   tiles_ = MakeThreadPool(std::max(1, spec_.threads));
   Opened opened;
   ASSIGN_OR_RETURN(listener_, comm::TcpListener::Open(host));
@@ -134,10 +150,11 @@ StatusOr<Executor::Prepared> Executor::Prepare(const Group& group) {
   Prepared prepared;
   if (spec_.sample.has_value()) return prepared;
   RETURN_IF_ERROR(Join(group));
-  StepRunner::Parts parts;
+  StepParts parts;
   parts.plan = &spec_.plan;
   parts.rank = spec_.rank;
   parts.seed = spec_.seed;
+  parts.device = device_.get();
   parts.kernels = &BuiltinKernels();
   parts.tiles = tiles_.get();
   parts.comm = comm_.get();
@@ -149,7 +166,8 @@ StatusOr<Executor::Prepared> Executor::Prepare(const Group& group) {
     StatusOr<ckpt::CheckpointInfo> newest = ckpt::NewestVerified(spec_.checkpoint.path, &skipped);
     for (const std::string& s : skipped) LOG_WARN("checkpoint skipped reason=\"{}\"", s);
     if (newest.ok()) {
-      ASSIGN_OR_RETURN(losses_, RestoreState(*newest, spec_, &runner_->memory()));
+      ASSIGN_OR_RETURN(losses_, RestoreState(*newest, spec_, &runner_->state()));
+      RETURN_IF_ERROR(runner_->StoreState());
       last_checkpoint_ = newest->path;
       prepared.start_step = newest->manifest.step;
       LOG_INFO("resumed step={} from={}", prepared.start_step, newest->path);
@@ -158,7 +176,8 @@ StatusOr<Executor::Prepared> Executor::Prepare(const Group& group) {
     if (!absl::IsNotFound(newest.status())) return newest.status();
   }
   RETURN_IF_ERROR(InitializeParameters(spec_.plan.program, spec_.seed, BuiltinKernels(),
-                                       tiles_.get(), runner_->memory().param()));
+                                       tiles_.get(), runner_->state().param()));
+  RETURN_IF_ERROR(runner_->StoreState());
   return prepared;
 }
 
@@ -201,7 +220,8 @@ void Executor::ReportWritten(const ReportSink& report) {
 
 Status Executor::Save(int64_t step, const ReportSink& report) {
   if (spec_.rank != 0) return absl::OkStatus();  // every rank has the same state
-  RETURN_IF_ERROR(checkpoints_.Save(step, runner_->memory(), losses_));
+  RETURN_IF_ERROR(runner_->FetchState());
+  RETURN_IF_ERROR(checkpoints_.Save(step, runner_->state(), losses_));
   ReportWritten(report);
   return absl::OkStatus();
 }
@@ -231,6 +251,26 @@ Status Executor::CheckDigest(const std::string& digest) {
   return absl::OkStatus();
 }
 
+// Keeps as many steps in flight as the runner allows, up to `limit`, and waits for the oldest.
+StatusOr<StepResult> Executor::NextStep(int64_t* submitted, int64_t limit) {
+  const int64_t confirmed = static_cast<int64_t>(losses_.size());
+  while (*submitted < std::min(limit, confirmed + runner_->depth())) {
+    const StopMode mode = stop_.load();
+    if (mode == StopMode::kAbort) return Aborted("the job was stopped");
+    RETURN_IF_ERROR(runner_->Submit((*submitted)++, RequestOf(mode)));
+  }
+  return runner_->Confirm();
+}
+
+// Where steps in flight must have ended: before an evaluation, a checkpoint, the end.
+int64_t Executor::NextPause(int64_t step) const {
+  int64_t pause = spec_.steps;
+  for (const int64_t every : {spec_.eval_every, spec_.checkpoint.every}) {
+    if (every > 0) pause = std::min(pause, (step / every + 1) * every);
+  }
+  return pause;
+}
+
 StatusOr<RunResult> Executor::Train(const ReportSink& report) {
   RunResult result;
   result.tokens_per_step = TokensPerStep(spec_.plan);
@@ -239,36 +279,40 @@ StatusOr<RunResult> Executor::Train(const ReportSink& report) {
   const bool reports = spec_.rank == 0;
   const absl::Duration begin = RealClock().Monotonic();
   int64_t step = static_cast<int64_t>(losses_.size());
+  int64_t submitted = step, last = spec_.steps;
   bool save_at_end = true;
-  while (step < spec_.steps) {
-    const absl::Duration step_begin = RealClock().Monotonic();
-    const StopMode mode = stop_.load();
-    if (mode == StopMode::kAbort) return Aborted("the job was stopped");
-    ASSIGN_OR_RETURN(const StepResult done, runner_->Step(step, RequestOf(mode)));
+  absl::Duration step_begin = begin;
+  while (step < last) {
+    ASSIGN_OR_RETURN(const StepResult done, NextStep(&submitted, std::min(last, NextPause(step))));
     losses_.push_back(done.loss);
     ++step;
-    step_ms.push_back(Milliseconds(RealClock().Monotonic() - step_begin));
+    const absl::Duration now = RealClock().Monotonic();
+    step_ms.push_back(Milliseconds(now - step_begin));
+    step_begin = now;
     if (reports) {
       meter.Add(step, done.loss);
       if (meter.Due()) report(meter.Take());
     }
-    if (done.requests > 0 && step < spec_.steps) {
-      result.stopped = true;
-      save_at_end = done.requests >= kSaveRequest;
-      break;
+    if (done.requests > 0 && !result.stopped) {
+      // Every rank sees this sum after the same step, and none has submitted more than this.
+      last = std::min(NextPause(step - 1), step - 1 + runner_->depth());
+      result.stopped = last < spec_.steps;
+      save_at_end = !result.stopped || done.requests >= kSaveRequest;
     }
-    if (step == spec_.steps) break;
+    if (step == last) break;
     if (spec_.eval_every > 0 && step % spec_.eval_every == 0) {
       RETURN_IF_ERROR(Evaluate(step, report, &result.eval));
     }
     if (spec_.checkpoint.every > 0 && step % spec_.checkpoint.every == 0)
       RETURN_IF_ERROR(Save(step, report));
+    if (step == NextPause(step - 1)) step_begin = RealClock().Monotonic();
   }
   result.train_seconds = absl::ToDoubleSeconds(RealClock().Monotonic() - begin);
   if (reports && !meter.empty()) report(meter.Take());
   if (!result.stopped) RETURN_IF_ERROR(Evaluate(step, report, &result.eval));
   if (save_at_end) RETURN_IF_ERROR(Save(step, report));
-  result.state_digest = StateDigest(spec_.plan.program, runner_->memory(), losses_);
+  RETURN_IF_ERROR(runner_->FetchState());
+  result.state_digest = StateDigest(spec_.plan.program, runner_->state(), losses_);
   RETURN_IF_ERROR(CheckDigest(result.state_digest));
   RETURN_IF_ERROR(checkpoints_.Wait());
   ReportWritten(report);

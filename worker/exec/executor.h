@@ -92,9 +92,12 @@ class Executor {
   void Stop(StopMode mode);
 
  private:
+  Status OpenDevice();
   Status Join(const Group& group);
   StatusOr<RunResult> Sample();
   StatusOr<RunResult> Train(const ReportSink& report);
+  StatusOr<StepResult> NextStep(int64_t* submitted, int64_t limit);
+  int64_t NextPause(int64_t step) const;
   Status Evaluate(int64_t step, const ReportSink& report, EvalReport* last);
   Status Save(int64_t step, const ReportSink& report);
   void ReportWritten(const ReportSink& report);
@@ -102,6 +105,7 @@ class Executor {
   Status CheckDigest(const std::string& digest);
 
   ExecSpec spec_;
+  std::unique_ptr<Device> device_;
   std::unique_ptr<TileRunner> tiles_;
   std::unique_ptr<comm::TcpListener> listener_;
   std::unique_ptr<comm::Communicator> comm_;

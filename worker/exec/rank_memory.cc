@@ -1,9 +1,6 @@
 #include "worker/exec/rank_memory.h"
 
-#include <sys/mman.h>
-
 #include <algorithm>
-#include <cerrno>
 
 namespace weft {
 
@@ -27,26 +24,25 @@ void* SpaceBases::Find(Space space, int32_t index) const {
   return nullptr;
 }
 
-StatusOr<Buffer> AllocateZeroed(int64_t bytes) {
+StatusOr<Buffer> AllocateZeroed(Device* device, int64_t bytes) {
   if (bytes <= 0) bytes = 1;
-  const size_t size = static_cast<size_t>(bytes);
-  void* data = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (data == MAP_FAILED) {
-    return ResourceExhausted("cannot allocate ", bytes,
-                             " bytes of host memory; use fewer samples a lane (more "
-                             "lanes), a smaller model, or a node with more memory");
+  const StatusOr<void*> data = device->Allocate(bytes);
+  if (!data.ok()) {
+    return Annotate(data.status(),
+                    "use fewer samples a lane (more lanes), a smaller model, or a device with more "
+                    "memory");
   }
-  constexpr size_t kHugePage = size_t{2} << 20;
-  if (size >= kHugePage)
-    madvise(data, size, MADV_HUGEPAGE);  // advice only: failure changes nothing
-  return Buffer(data, size, DeviceId{}, [](void* p, size_t n) { munmap(p, n); });
+  Buffer buffer(*data, static_cast<size_t>(bytes), device->id(),
+                [device](void* p, size_t) { device->Free(p); });
+  RETURN_IF_ERROR(device->Fill(*data, 0, bytes, StreamTag{}));
+  return buffer;
 }
 
-StatusOr<RankMemory> RankMemory::Allocate(const Program& program, int grad_buffers,
-                                          int64_t scratch_bytes) {
+StatusOr<RankMemory> RankMemory::Allocate(Device* device, const Program& program,
+                                          const Sizes& sizes) {
   RankMemory memory;
-  const auto allocate = [&memory](int64_t bytes, Buffer* into) -> Status {
-    ASSIGN_OR_RETURN(*into, AllocateZeroed(bytes));
+  const auto allocate = [&](int64_t bytes, Buffer* into) -> Status {
+    ASSIGN_OR_RETURN(*into, AllocateZeroed(device, bytes));
     memory.total_bytes_ += bytes;
     return absl::OkStatus();
   };
@@ -55,7 +51,7 @@ StatusOr<RankMemory> RankMemory::Allocate(const Program& program, int grad_buffe
   RETURN_IF_ERROR(allocate(flat_bytes, &memory.param_));
   memory.states_.resize(program.states.size());
   for (Buffer& state : memory.states_) RETURN_IF_ERROR(allocate(flat_bytes, &state));
-  memory.grads_.resize(static_cast<size_t>(grad_buffers));
+  memory.grads_.resize(static_cast<size_t>(sizes.grad_buffers));
   const int64_t grad_bytes = GradElements(program) * static_cast<int64_t>(sizeof(float));
   for (Buffer& grad : memory.grads_) RETURN_IF_ERROR(allocate(grad_bytes, &grad));
   const auto allocate_slots = [&](const std::vector<InputSlot>& slots,
@@ -65,18 +61,20 @@ StatusOr<RankMemory> RankMemory::Allocate(const Program& program, int grad_buffe
       RETURN_IF_ERROR(allocate(slots[i].meta.bytes(), &(*into)[i]));
     return absl::OkStatus();
   };
-  RETURN_IF_ERROR(allocate_slots(program.inputs, &memory.train_inputs_));
+  memory.train_inputs_.resize(static_cast<size_t>(sizes.train_input_sets));
+  for (auto& set : memory.train_inputs_) RETURN_IF_ERROR(allocate_slots(program.inputs, &set));
   RETURN_IF_ERROR(allocate_slots(program.eval_inputs, &memory.eval_inputs_));
   RETURN_IF_ERROR(allocate_slots(program.predict_inputs, &memory.predict_inputs_));
   const int64_t arena = std::max({program.train.arena_bytes, program.update.arena_bytes,
                                   program.evaluate.arena_bytes, program.predict.arena_bytes});
   RETURN_IF_ERROR(allocate(arena, &memory.arena_));
-  RETURN_IF_ERROR(allocate(scratch_bytes, &memory.scratch_));
+  RETURN_IF_ERROR(allocate(sizes.scratch_bytes, &memory.scratch_));
   RETURN_IF_ERROR(allocate(sizeof(int64_t), &memory.step_));
+  RETURN_IF_ERROR(device->Synchronize(StreamTag{}));
   return memory;
 }
 
-SpaceBases RankMemory::Bases(int grad_buffer, Slots slots) const {
+SpaceBases RankMemory::Bases(int grad_buffer, Slots slots, int input_set) const {
   SpaceBases bases;
   bases.param = param();
   bases.grad = grad(grad_buffer);
@@ -84,7 +82,8 @@ SpaceBases RankMemory::Bases(int grad_buffer, Slots slots) const {
   bases.arena = arena_.data();
   bases.step = step();
   for (const Buffer& state : states_) bases.states.push_back(state.data());
-  const std::vector<Buffer>& inputs = slots == Slots::kTrain  ? train_inputs_
+  const std::vector<Buffer>& inputs = slots == Slots::kTrain
+                                          ? train_inputs_[static_cast<size_t>(input_set)]
                                       : slots == Slots::kEval ? eval_inputs_
                                                               : predict_inputs_;
   for (const Buffer& input : inputs) bases.inputs.push_back(input.data());

@@ -63,13 +63,18 @@ StatusOr<std::string> SampleText(const ExecSpec& spec, const KernelTable& kernel
   const size_t prompt = ids.size();
   ASSIGN_OR_RETURN(BoundSection predict, BoundSection::Bind(program.predict, kernels,
                                                             DeviceKind::kCpu, tiles->threads()));
-  ASSIGN_OR_RETURN(RankMemory memory, RankMemory::Allocate(program, 1, predict.scratch_bytes()));
+  const std::unique_ptr<Device> device = MakeCpuDevice();
+  ASSIGN_OR_RETURN(
+      const RankMemory memory,
+      RankMemory::Allocate(device.get(), program, {.scratch_bytes = predict.scratch_bytes()}));
   ASSIGN_OR_RETURN(const ckpt::CheckpointInfo info,
                    ckpt::NewestVerified(sample.checkpoint, nullptr));
   RETURN_IF_ERROR(RestoreParameters(info, program, memory.param()));
 
   const SpaceBases bases = memory.Bases(0, RankMemory::Slots::kPredict);
-  const Launcher launcher{tiles, StreamTag{}, memory.scratch()};
+  Launcher launcher;
+  launcher.tiles = tiles;
+  launcher.scratch = memory.scratch();
   const Shape& shape = program.logits.meta.shape;  // [1, context, vocab]
   const int64_t context = shape.dim(1), vocab = shape.dim(2);
   const float* logits = reinterpret_cast<const float*>(

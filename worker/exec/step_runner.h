@@ -1,19 +1,18 @@
-// One training step of one rank: its lanes' forward and backward, the lane tree, the reduction over
-// ranks, the update. Bits depend on the plan's numerics and lanes only, never on the number of
-// ranks or threads.
+// StepRunner: training steps of one rank: its lanes' forward and backward, the lane tree, the
+// reduction over ranks, the update. Bits depend on the plan's numerics and lanes only, never on the
+// number of ranks or threads. Used from one thread.
 #pragma once
 
 #include <cstdint>
 #include <memory>
-#include <vector>
 
 #include "fabric/base/status.h"
 #include "fabric/comm/communicator.h"
 #include "fabric/mesh/plan.h"
+#include "worker/core/device/device.h"
 #include "worker/core/dispatch/kernel_table.h"
 #include "worker/data/dataset.h"
-#include "worker/exec/bound_section.h"
-#include "worker/exec/lane_schedule.h"
+#include "worker/exec/host_state.h"
 #include "worker/exec/rank_memory.h"
 
 namespace weft {
@@ -21,7 +20,7 @@ namespace weft {
 struct StepResult {
   float loss = 0;  // mean over the batch's counted targets
   float requests =
-      0;  // sum over ranks of what each passed to Step: how ranks agree to stop at one step
+      0;  // sum over ranks of what each passed to Submit: how ranks agree to stop at one step
 };
 
 // Sums over counted targets of all evaluation samples.
@@ -31,52 +30,55 @@ struct EvalSums {
   double correct = 0;
 };
 
-class StepRunner {
- public:
-  struct Parts {
-    const Plan* plan = nullptr;  // outlives the runner, as do the others
-    int32_t rank = 0;
-    uint64_t seed = 0;
-    const KernelTable* kernels = nullptr;
-    TileRunner* tiles = nullptr;
-    comm::Communicator* comm = nullptr;
-    const data::Dataset* dataset = nullptr;
-    absl::Duration collective_timeout = absl::Minutes(5);
-  };
-
-  // Binds the program's sections and allocates this rank's memory. Errors as BoundSection::Bind and
-  // RankMemory::Allocate.
-  static StatusOr<std::unique_ptr<StepRunner>> Create(const Parts& parts);
-
-  // Runs step `step` (from 0) of all ranks. `request` >= 0 is summed over ranks into
-  // StepResult::requests. A loss that is not finite is InvalidArgument and changes no parameter.
-  StatusOr<StepResult> Step(int64_t step, float request);
-
-  // Sums over the dataset's evaluation samples, the same on all ranks.
-  StatusOr<EvalSums> Evaluate();
-
-  RankMemory& memory() { return memory_; }
-
- private:
-  StepRunner() = default;
-
-  Status LoadSlots(const std::vector<InputSlot>& slots, const SpaceBases& bases, int64_t first,
-                   int64_t rows, bool eval) const;
-  Status RunLanes(int64_t step);
-  void AddBuffers(int into, int from);
-  // Leaves the batch's sums in gradient buffer `*buffer`.
-  Status Reduce(float request, int* buffer);
-  Status CheckSlots(const std::vector<InputSlot>& slots) const;
-
-  Parts parts_;
-  LaneSchedule schedule_;
-  RankMemory memory_;
-  BoundSection train_, update_, evaluate_, add_;
-  Launcher launcher_;
-  int reduce_buffer_ = -1;  // where an all-reduce over several ranks puts its result
+// What a runner is made of; all of it outlives the runner.
+struct StepParts {
+  const Plan* plan = nullptr;
+  int32_t rank = 0;
+  uint64_t seed = 0;
+  Device* device = nullptr;
+  const KernelTable* kernels = nullptr;
+  TileRunner* tiles = nullptr;                // CPU
+  comm::Communicator* comm = nullptr;         // of the host
+  comm::Communicator* device_comm = nullptr;  // of the device; null on the CPU and for one rank
+  const data::Dataset* dataset = nullptr;
+  absl::Duration collective_timeout = absl::Minutes(5);
 };
 
-// Starts parameters by their rules: draws are keyed by (seed, parameter name, element).
+class StepRunner {
+ public:
+  // The runner of the parts' kind of device. Errors as BoundSection::Bind and RankMemory::Allocate.
+  static StatusOr<std::unique_ptr<StepRunner>> Create(const StepParts& parts);
+  virtual ~StepRunner() = default;
+
+  // How many steps may be submitted and not confirmed. The same on all ranks of a job.
+  virtual int depth() const = 0;
+  // Begins step `step` (from 0, without gaps) of all ranks. `request` >= 0 is summed over ranks
+  // into StepResult::requests of this step or, on a device, of one submitted before it.
+  virtual Status Submit(int64_t step, float request) = 0;
+  // Waits for the oldest submitted step. A loss that is not finite is InvalidArgument: neither that
+  // step nor a later one changed a parameter.
+  virtual StatusOr<StepResult> Confirm() = 0;
+
+  // Sums over the dataset's evaluation samples, the same on all ranks. All steps are confirmed.
+  virtual StatusOr<EvalSums> Evaluate() = 0;
+
+  // Training state on the host: FetchState before it is read, StoreState after it was written.
+  HostState& state() { return state_; }
+  virtual Status FetchState() { return absl::OkStatus(); }
+  virtual Status StoreState() { return absl::OkStatus(); }
+
+  const RankMemory& memory() const { return memory_; }
+
+ protected:
+  explicit StepRunner(const StepParts& parts) : parts_(parts) {}
+
+  const StepParts parts_;
+  RankMemory memory_;
+  HostState state_;
+};
+
+// Starts parameters by their rules, on the host: draws are keyed by (seed, parameter name,
+// element).
 Status InitializeParameters(const Program& program, uint64_t seed, const KernelTable& kernels,
                             TileRunner* tiles, float* flat);
 

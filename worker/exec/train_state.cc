@@ -56,11 +56,11 @@ std::string StateTensor(const std::string& state, const std::string& parameter) 
 
 }  // namespace
 
-std::string StateDigest(const Program& program, const RankMemory& memory,
+std::string StateDigest(const Program& program, const HostState& host,
                         absl::Span<const float> losses) {
   std::vector<const float*> states;
-  for (size_t i = 0; i < program.states.size(); ++i) states.push_back(memory.state(i));
-  return Digest(program, memory.param(), states, losses);
+  for (size_t i = 0; i < program.states.size(); ++i) states.push_back(host.state(i));
+  return Digest(program, host.param(), states, losses);
 }
 
 Status RestoreParameters(const ckpt::CheckpointInfo& info, const Program& program, float* flat) {
@@ -73,7 +73,7 @@ Status RestoreParameters(const ckpt::CheckpointInfo& info, const Program& progra
 }
 
 StatusOr<std::vector<float>> RestoreState(const ckpt::CheckpointInfo& info, const ExecSpec& spec,
-                                          RankMemory* memory) {
+                                          HostState* host) {
   const Program& program = spec.plan.program;
   if (info.manifest.numerics_json != spec.numerics_json) {
     return FailedPrecondition(info.path, " was made with numerics ", info.manifest.numerics_json,
@@ -84,7 +84,7 @@ StatusOr<std::vector<float>> RestoreState(const ckpt::CheckpointInfo& info, cons
     return FailedPrecondition(info.path, " has ", info.manifest.step, " steps, train.steps is ",
                               spec.steps, "; raise it or start anew");
   }
-  RETURN_IF_ERROR(RestoreParameters(info, program, memory->param()));
+  RETURN_IF_ERROR(RestoreParameters(info, program, host->param()));
   ASSIGN_OR_RETURN(const ckpt::Safetensors history,
                    ckpt::Safetensors::Load(absl::StrCat(info.path, "/", kHistoryFile)));
   std::vector<float> losses(static_cast<size_t>(info.manifest.step));
@@ -95,7 +95,7 @@ StatusOr<std::vector<float>> RestoreState(const ckpt::CheckpointInfo& info, cons
   for (size_t i = 0; i < program.states.size(); ++i) {
     for (const ParameterSlot& p : program.parameters) {
       RETURN_IF_ERROR(Annotate(CopyTensor(optimizer, StateTensor(program.states[i], p.name),
-                                          p.shape, memory->state(i) + p.offset),
+                                          p.shape, host->state(i) + p.offset),
                                info.path));
     }
   }
@@ -114,18 +114,17 @@ CheckpointWriter::~CheckpointWriter() {
   if (thread_.joinable()) thread_.join();
 }
 
-Status CheckpointWriter::Save(int64_t step, const RankMemory& memory,
-                              absl::Span<const float> losses) {
+Status CheckpointWriter::Save(int64_t step, const HostState& host, absl::Span<const float> losses) {
   RETURN_IF_ERROR(Wait());
   const Program& program = spec_->plan.program;
   const size_t flat = static_cast<size_t>(program.flat_elements);
   // Kept between checkpoints, so that the copy is all that the training loop pays.
   if (snapshot_ == nullptr) snapshot_ = std::make_unique<Snapshot>();
   snapshot_->step = step;
-  snapshot_->param.assign(memory.param(), memory.param() + flat);
+  snapshot_->param.assign(host.param(), host.param() + flat);
   snapshot_->states.resize(program.states.size());
   for (size_t i = 0; i < snapshot_->states.size(); ++i) {
-    snapshot_->states[i].assign(memory.state(i), memory.state(i) + flat);
+    snapshot_->states[i].assign(host.state(i), host.state(i) + flat);
   }
   snapshot_->losses.assign(losses.begin(), losses.end());
   thread_ = std::thread([this] { status_ = Write(*snapshot_); });

@@ -12,21 +12,21 @@
 #include "fabric/base/status.h"
 #include "fabric/ckpt/manifest.h"
 #include "worker/exec/exec_spec.h"
-#include "worker/exec/rank_memory.h"
+#include "worker/exec/host_state.h"
 
 namespace weft {
 
 // SHA-256 over parameters, then each optimizer state (each in parameter name order, unpadded,
 // little-endian FP32), then the loss of each step: what two runs must agree on to count as the
 // same.
-std::string StateDigest(const Program& program, const RankMemory& memory,
+std::string StateDigest(const Program& program, const HostState& host,
                         absl::Span<const float> losses);
 
 // Fills parameters and states from a verified checkpoint and returns the losses of its steps.
 // FailedPrecondition says which tensor is missing or of another shape, or how its numerics section
 // differs from the plan's.
 StatusOr<std::vector<float>> RestoreState(const ckpt::CheckpointInfo& info, const ExecSpec& spec,
-                                          RankMemory* memory);
+                                          HostState* host);
 
 // Parameters alone, for sampling.
 Status RestoreParameters(const ckpt::CheckpointInfo& info, const Program& program, float* flat);
@@ -48,7 +48,7 @@ class CheckpointWriter {
 
   // Begins a checkpoint after `step` confirmed steps. Returns an error of the one before, if it had
   // one.
-  Status Save(int64_t step, const RankMemory& memory, absl::Span<const float> losses);
+  Status Save(int64_t step, const HostState& host, absl::Span<const float> losses);
   // Waits for the running one.
   Status Wait();
   // What was written since the last call. Call from the thread that calls Save.
