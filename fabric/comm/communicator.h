@@ -29,8 +29,8 @@ class Communicator {
   // about the call).
   virtual Status Launch(const CollectiveCall& call, StreamTag stream, Deadline deadline) = 0;
 
-  // Not OK once enqueued work can no longer end: a peer is gone, or Abort was called. Host backends,
-  // whose calls have ended, are always well.
+  // Not OK once enqueued work can no longer end: a peer is gone, or Abort was called. Host
+  // backends, whose calls have ended, are always well.
   virtual Status Health() { return absl::OkStatus(); }
 
   // Ends the running call and all later ones with `cause`, here and, where the link still works, on

@@ -18,6 +18,7 @@ StatusOr<Plan> MakeGptPlan(const GptPlanSpec& spec) {
   plan.lanes = spec.lanes;
   plan.ranks = spec.ranks;
   plan.reduce = spec.reduce;
+  plan.numerics.device = "cpu";
   plan.eval_batch = spec.batch / spec.lanes;
   ASSIGN_OR_RETURN(plan.shares, ShareLanes(spec.lanes, spec.ranks));
   PartitionRequest request;

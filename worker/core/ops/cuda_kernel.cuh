@@ -3,10 +3,10 @@
 // the launch and never on which block runs when.
 #pragma once
 
+#include <cstdint>
+
 #include <cuda_bf16.h>
 #include <cuda_runtime.h>
-
-#include <cstdint>
 
 #include "worker/core/dispatch/kernel_args.h"
 
