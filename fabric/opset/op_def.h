@@ -97,7 +97,7 @@ struct OpDef {
   int alias_count = 1;    // kInPlace: how many leading inputs are written
   ViewFn view = nullptr;  // kStrided
   bool strided_inputs =
-      false;            // its kernels take any strides; otherwise callers make inputs contiguous
+      false;  // its kernels take any strides; otherwise callers make inputs contiguous
   Precision precision = Precision::kFull;
   std::vector<std::string> full_inputs = {};  // operands that stay f32 beside bf16 ones
   bool random = false;  // draws from Philox by (seed, step, attribute `key`, global element);
