@@ -15,6 +15,7 @@
 #include "proto/config.pb.h"
 #include "worker/agent/agent.h"
 #include "worker/agent/node_facts.h"
+#include "worker/core/device/device.h"
 #include "worker/exec/link/executor_main.h"
 
 namespace weft {
@@ -28,7 +29,7 @@ const std::vector<wire::FlagHelp> kHelp = {
     {"coordinator", "host:port; empty: read <state_dir>/endpoint"},
     {"token_file", "must be 0600 [<state_dir>/token]"},
     {"state_dir", "of the coordinator on this machine, for the two above"},
-    {"slots", "ranks that may run here [the cores this process may use]"},
+    {"slots", "ranks that may run here [the GPUs, else the cores this process may use]"},
     {"host", "address that other nodes reach this one by [127.0.0.1]"},
     {"log_level", "debug, info, warn or error [info]"},
     {"heartbeat_interval_ms", "[500]"},
@@ -63,11 +64,32 @@ Status CheckConfig(const v1::WorkerConfig& config) {
 // Where this program lies, also after its file was replaced.
 std::string OwnProgram() { return "/proc/self/exe"; }
 
+// What the node's first GPU says; the others are of its model. Makes no context, so it costs the
+// agent no device memory.
+void AddGpus(v1::Registration* facts) {
+  const int count = CudaDeviceCount();
+  if (count == 0) return;
+  const StatusOr<std::unique_ptr<Device>> device = MakeCudaDevice(0);
+  if (!device.ok()) {
+    LOG_WARN("GPUs are not used: {}", device.status().ToString());
+    return;
+  }
+  const DeviceInfo info = (*device)->info();
+  v1::GpuFacts* gpu = facts->mutable_gpu();
+  gpu->set_count(count);
+  gpu->set_model(info.model);
+  gpu->set_processors(info.processors);
+  gpu->set_memory_bytes(info.memory_bytes);
+  for (const auto& [name, version] : info.libraries) (*gpu->mutable_libraries())[name] = version;
+}
+
 v1::Registration MakeFacts(const v1::WorkerConfig& config) {
   const agent::NodeFacts node = agent::ReadNodeFacts();
   v1::Registration facts;
   facts.set_host(config.host());
-  facts.set_slots(config.slots() > 0 ? config.slots() : node.cores);
+  AddGpus(&facts);
+  const int32_t natural_slots = facts.gpu().count() > 0 ? facts.gpu().count() : node.cores;
+  facts.set_slots(config.slots() > 0 ? config.slots() : natural_slots);
   facts.set_cores(node.cores);
   facts.set_cpu(node.cpu);
   facts.set_memory_bytes(node.memory_bytes);
@@ -78,7 +100,7 @@ v1::Registration MakeFacts(const v1::WorkerConfig& config) {
   (*facts.mutable_libraries())["highway"] = absl::StrCat(HWY_MAJOR, ".", HWY_MINOR, ".", HWY_PATCH);
   facts.set_opset_digest(BuiltinOpSet().Digest());
   facts.set_version(wire::kVersion);
-  facts.set_device(v1::DEVICE_KIND_CPU);
+  facts.set_device(facts.gpu().count() > 0 ? v1::DEVICE_KIND_CUDA : v1::DEVICE_KIND_CPU);
   return facts;
 }
 

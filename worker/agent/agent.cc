@@ -119,12 +119,21 @@ void Agent::StartMember(const v1::StartMember& start) {
     if (!fd.ok()) return RefuseMember(id, fd.status());
     shared = *fd;
   }
-  members_[KeyOf(id)] = std::make_shared<Member>(MemberOptions{.start = start,
+  v1::StartMember placed = start;
+  placed.mutable_spec()->set_device_index(LeastUsedGpuLocked());
+  members_[KeyOf(id)] = std::make_shared<Member>(MemberOptions{.start = std::move(placed),
                                                                .program = options_.program,
                                                                .host = facts_.host(),
                                                                .log_level = options_.log_level,
                                                                .shared_memory_fd = shared,
                                                                .outbox = &outbox_});
+}
+
+// The first of the GPUs that the fewest members have.
+int32_t Agent::LeastUsedGpuLocked() const {
+  std::vector<int> users(static_cast<size_t>(std::max(facts_.gpu().count(), 1)));
+  for (const auto& [key, member] : members_) ++users[static_cast<size_t>(member->device_index())];
+  return static_cast<int32_t>(std::min_element(users.begin(), users.end()) - users.begin());
 }
 
 void Agent::RefuseMember(const v1::MemberId& member, const Status& why) {

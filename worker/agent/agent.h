@@ -60,6 +60,7 @@ class Agent {
   void ForgetDoomed();
   // The descriptor that the members of one generation here share; made by the first, closed after
   // the last.
+  int32_t LeastUsedGpuLocked() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   StatusOr<int> SharedMemoryLocked(const v1::MemberId& member, int64_t bytes)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void DropSharedMemoryLocked(const v1::MemberId& member) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);

@@ -35,6 +35,7 @@ class Member {
   Member& operator=(const Member&) = delete;
 
   const v1::MemberId& id() const { return id_; }
+  int32_t device_index() const { return options_.start.spec().device_index(); }
 
   // Each counts once; repeats change nothing.
   void Prepare(const v1::PrepareRequest& request);

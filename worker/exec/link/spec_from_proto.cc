@@ -106,6 +106,7 @@ StatusOr<ExecSpec> SpecFromProto(const v1::MemberSpec& proto) {
   spec.checkpoint.resume = proto.resume();
   spec.eval_every = job.eval().every();
   spec.threads = proto.threads();
+  spec.device_index = proto.device_index();
   if (job.has_sample()) {
     spec.sample = SampleFromProto(job);
   } else {

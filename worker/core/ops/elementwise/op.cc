@@ -54,6 +54,7 @@ OpDef Binary(std::string name, std::string doc, GradFn grad) {
   op.grad = std::move(grad);
   op.labels = "*";
   op.strided_inputs = true;
+  op.precision = Precision::kFollow;
   return op;
 }
 
@@ -64,6 +65,7 @@ OpDef Unary(std::string name, std::string doc, OperandRule rule, std::vector<Att
   op.grad = [rule](const GradArgs& g) { return Values{rule(g)}; };
   op.labels = "*";
   op.strided_inputs = true;
+  op.precision = Precision::kFollow;
   return op;
 }
 
@@ -208,9 +210,11 @@ void AddCopies(OpSet* set) {
       "y = x in another dtype: to nearest, ties to even; float to integer truncates and saturates",
       [](const GradArgs& g) -> Value {
         if (!IsFloat(g.in[0].dtype()) || !IsFloat(g.out[0].dtype())) return {};
+        if (g.d[0].dtype() == g.in[0].dtype()) return g.d[0];
         return g.e.Emit("cast", {g.d[0]}, {{"dtype", NameOf(g.in[0].dtype())}});
       },
       {{"dtype", AttrType::kString, true, "the result's dtype"}});
+  cast.precision = Precision::kFull;
   cast.infer = [](const InferArgs& a) -> StatusOr<Metas> {
     ASSIGN_OR_RETURN(const DType dtype, CheckedDType(a.attrs.GetString("dtype")));
     return Metas{{dtype, a.in[0].shape}};

@@ -22,13 +22,13 @@ void AddIndexOps(OpSet* set) {
       .doc = "y = the rows of `table` that `ids` name; a row of NaN for an id outside of it",
       .inputs = {"table", "ids"}};
   embedding.infer = [](const InferArgs& a) -> StatusOr<Metas> {
-    RETURN_IF_ERROR(CheckF32(a.in[0], "table"));
+    RETURN_IF_ERROR(CheckNarrow(a.in[0], "table"));
     RETURN_IF_ERROR(CheckIds(a.in[1]));
     if (a.in[0].shape.rank() != 2) return InvalidArgument("'table' is not a matrix");
     Shape shape = a.in[1].shape;
     if (shape.rank() == kMaxRank) return InvalidArgument("'ids' has too many dimensions");
     shape.Append(a.in[0].shape.dim(1));
-    return Metas{{DType::kF32, shape}};
+    return Metas{{a.in[0].dtype, shape}};
   };
   embedding.grad = [](const GradArgs& g) {
     Values grads(2);
@@ -37,6 +37,7 @@ void AddIndexOps(OpSet* set) {
     }
     return grads;
   };
+  embedding.precision = Precision::kNarrow;
   embedding.labels = "_d,.->.d";
   embedding.flops = [](const CostArgs&) { return int64_t{0}; };
   set->Add(std::move(embedding));
@@ -50,7 +51,7 @@ void AddIndexOps(OpSet* set) {
       .outputs = {"dtable"}};
   grad.attrs = {{"rows", AttrType::kInt, true, "of the table"}};
   grad.infer = [](const InferArgs& a) -> StatusOr<Metas> {
-    RETURN_IF_ERROR(CheckF32(a.in[0], "dy"));
+    RETURN_IF_ERROR(CheckNarrow(a.in[0], "dy"));
     RETURN_IF_ERROR(CheckIds(a.in[1]));
     const Shape& dy = a.in[0].shape;
     if (dy.rank() == 0 || Shape(dy.begin(), dy.end() - 1) != a.in[1].shape) {
@@ -61,6 +62,7 @@ void AddIndexOps(OpSet* set) {
     return Metas{{DType::kF32, shape}};
   };
   grad.differentiable = false;
+  grad.precision = Precision::kFollow;
   grad.labels = ".d,.->_d";
   grad.flops = [](const CostArgs& c) { return c.in[0].elements(); };
   set->Add(std::move(grad));

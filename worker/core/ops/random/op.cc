@@ -43,12 +43,13 @@ void AddRandomOps(OpSet* set) {
                 .labels = "*"};
   dropout.attrs = {{"p", AttrType::kFloat, true, "share of zeros, 0 <= p < 1"}, kKey};
   dropout.infer = [](const InferArgs& a) -> StatusOr<Metas> {
-    RETURN_IF_ERROR(CheckF32(a.in[0], "x"));
+    RETURN_IF_ERROR(CheckNarrow(a.in[0], "x"));
     const double p = a.attrs.GetFloat("p");
     if (!(p >= 0 && p < 1)) return InvalidArgument("p is ", p, ", wants 0 <= p < 1");
     return Metas{a.in[0]};
   };
   dropout.grad = [](const GradArgs& g) { return Values{g.e.Emit("dropout", {g.d[0]}, g.attrs)}; };
+  dropout.precision = Precision::kFollow;
   dropout.random = true;
   dropout.flops = [](const CostArgs& c) { return 10 * c.in[0].elements(); };
   set->Add(std::move(dropout));

@@ -31,6 +31,13 @@ StatusOr<Metas> InferReduce(const InferArgs& a) {
   return Metas{{a.in[0].dtype, shape}};
 }
 
+// Sums of bf16 are kept in f32.
+StatusOr<Metas> InferSum(const InferArgs& a) {
+  ASSIGN_OR_RETURN(Metas out, InferReduce(a));
+  if (out[0].dtype == DType::kBF16) out[0].dtype = DType::kF32;
+  return out;
+}
+
 // `v`, a value of the result's shape, stretched over the input's.
 Value Stretch(const GradArgs& g, const Value& v) {
   const Shape& full = g.in[0].shape();
@@ -52,8 +59,9 @@ OpDef Reduction(std::string name, std::string doc, GradFn grad) {
   OpDef op{.name = std::move(name), .doc = std::move(doc), .inputs = {"x"}};
   op.attrs = {{"axes", AttrType::kInts, false, "dimensions to reduce, all when empty"},
               {"keep", AttrType::kBool, false, "keep them with size 1"}};
-  op.infer = InferReduce;
+  op.infer = InferSum;
   op.grad = std::move(grad);
+  op.precision = Precision::kFollow;
   op.flops = [](const CostArgs& c) { return c.in[0].elements(); };
   op.strided_inputs = true;
   return op;
@@ -67,11 +75,12 @@ Value RowSum(Emitter& e, const Value& v) {
 OpDef RowFunction(std::string name, std::string doc, GradFn grad) {
   OpDef op{.name = std::move(name), .doc = std::move(doc), .inputs = {"x"}};
   op.infer = [](const InferArgs& a) -> StatusOr<Metas> {
-    RETURN_IF_ERROR(CheckF32(a.in[0], "x"));
+    RETURN_IF_ERROR(CheckNarrow(a.in[0], "x"));
     if (a.in[0].shape.rank() == 0) return InvalidArgument("x has no last dimension");
     return Metas{a.in[0]};
   };
   op.grad = std::move(grad);
+  op.precision = Precision::kFollow;
   op.labels = "._->._";
   op.flops = [](const CostArgs& c) { return 12 * c.in[0].elements(); };
   return op;
@@ -89,16 +98,18 @@ void AddReduceOps(OpSet* set) {
                        const Value d = Scale(g.e, g.d[0], each == 0 ? 0 : 1.0 / each);
                        return Values{Stretch(g, d)};
                      }));
-  set->Add(Reduction(
+  OpDef max = Reduction(
       "max",
       "y = greatest of x over `axes`, a NaN if there is one, -inf over nothing; ties share "
       "the gradient evenly",
-      MaxGrad));
+      MaxGrad);
+  max.infer = InferReduce;
+  set->Add(std::move(max));
 
   OpDef argmax = RowFunction(
       "argmax", "y = index of the greatest of the last dimension, the lowest on ties", nullptr);
   argmax.infer = [](const InferArgs& a) -> StatusOr<Metas> {
-    RETURN_IF_ERROR(CheckF32(a.in[0], "x"));
+    RETURN_IF_ERROR(CheckNarrow(a.in[0], "x"));
     const Shape& shape = a.in[0].shape;
     if (shape.rank() == 0 || shape.dim(-1) == 0)
       return InvalidArgument("x has no last element to choose");

@@ -46,6 +46,7 @@ OpDef ReshapeOp() {
   op.infer = InferReshape;
   op.grad = [](const GradArgs& g) { return Values{Reshape(g.e, g.d[0], g.in[0].shape())}; };
   op.alias = Alias::kReshape;
+  op.precision = Precision::kFollow;
   return op;
 }
 
@@ -73,6 +74,7 @@ OpDef TransposeOp() {
     return window;
   };
   op.strided_inputs = true;
+  op.precision = Precision::kFollow;
   return op;
 }
 
@@ -106,6 +108,7 @@ OpDef SliceOp() {
     return ViewWindow{attrs.GetInt("begin") * strides.dim(axis), strides};
   };
   op.strided_inputs = true;
+  op.precision = Precision::kFollow;
   return op;
 }
 
@@ -132,6 +135,7 @@ OpDef ExpandOp() {
     return window;
   };
   op.strided_inputs = true;
+  op.precision = Precision::kFollow;
   return op;
 }
 
@@ -159,6 +163,7 @@ OpDef PadOp() {
   };
   op.flops = NoFlops;
   op.strided_inputs = true;
+  op.precision = Precision::kFollow;
   return op;
 }
 
@@ -195,6 +200,7 @@ OpDef ConcatOp() {
   };
   op.flops = NoFlops;
   op.strided_inputs = true;
+  op.precision = Precision::kFollow;
   return op;
 }
 
