@@ -17,6 +17,7 @@ namespace {
 
 struct Runner {
   std::unique_ptr<TileRunner> tiles = MakeThreadPool(1);
+  std::unique_ptr<Device> device = MakeCpuDevice();
   BoundSection section;
   RankMemory memory;
 };
@@ -25,7 +26,9 @@ StatusOr<Runner> Prepare(const Program& program, const Section& section) {
   Runner runner;
   ASSIGN_OR_RETURN(runner.section,
                    BoundSection::Bind(section, BuiltinKernels(), DeviceKind::kCpu, 1));
-  ASSIGN_OR_RETURN(runner.memory, RankMemory::Allocate(program, 1, runner.section.scratch_bytes()));
+  ASSIGN_OR_RETURN(runner.memory,
+                   RankMemory::Allocate(runner.device.get(), program,
+                                        {.scratch_bytes = runner.section.scratch_bytes()}));
   for (const ParameterSlot& slot : program.parameters) {
     const std::vector<float> value = SeededValue(slot.name, slot.shape.elements());
     std::copy(value.begin(), value.end(), runner.memory.param() + slot.offset);

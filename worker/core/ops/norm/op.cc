@@ -1,6 +1,7 @@
 // What the normalizations mean.
 #include "fabric/opset/opset.h"
 #include "worker/core/ops/families.h"
+#include "worker/core/ops/infer.h"
 
 namespace weft {
 namespace {
@@ -11,29 +12,22 @@ struct Form {
   bool add = false;   // normalizes x + r and yields the sum too
 };
 
-Status ExpectF32(const InferArgs& args) {
-  for (const TensorMeta& m : args.in) {
-    if (m.dtype != DType::kF32) return InvalidArgument("takes f32, got ", ToString(m));
-  }
-  return absl::OkStatus();
-}
-
 Shape RowsOf(const Shape& x) { return Shape(x.begin(), x.end() - 1); }
 
 Status ExpectFeatures(const InferArgs& args, size_t index, const char* name, int64_t d) {
-  if (args.in[index].shape == Shape{d}) return absl::OkStatus();
-  return InvalidArgument(name, " is [", d, "], got ", ToString(args.in[index].shape));
+  if (args.in[index] == TensorMeta{DType::kF32, {d}}) return absl::OkStatus();
+  return InvalidArgument(name, " is f32 [", d, "], got ", ToString(args.in[index]));
 }
 
 InferFn InferNorm(Form form) {
   return [form](const InferArgs& args) -> StatusOr<std::vector<TensorMeta>> {
-    RETURN_IF_ERROR(ExpectF32(args));
     const TensorMeta& x = args.in[0];
+    RETURN_IF_ERROR(CheckNarrow(x, "x"));
     if (x.shape.rank() < 1 || x.shape.dim(-1) == 0) {
       return InvalidArgument("x needs features to normalize over");
     }
     const size_t weight = form.add ? 2 : 1;
-    if (form.add && args.in[1] != x) return InvalidArgument("x and r differ in shape");
+    if (form.add && args.in[1] != x) return InvalidArgument("x and r differ");
     RETURN_IF_ERROR(ExpectFeatures(args, weight, "weight", x.shape.dim(-1)));
     if (args.in.size() > weight + 1) {
       RETURN_IF_ERROR(ExpectFeatures(args, weight + 1, "bias", x.shape.dim(-1)));
@@ -48,20 +42,21 @@ InferFn InferNorm(Form form) {
 
 InferFn InferNormGrad(Form form) {
   return [form](const InferArgs& args) -> StatusOr<std::vector<TensorMeta>> {
-    RETURN_IF_ERROR(ExpectF32(args));
     const TensorMeta& x = args.in[1];
+    RETURN_IF_ERROR(CheckNarrow(x, "x"));
     if (x.shape.rank() < 1) return InvalidArgument("x needs features");
-    if (args.in[0] != x) return InvalidArgument("dy and x differ in shape");
+    if (args.in[0] != x) return InvalidArgument("dy and x differ");
     RETURN_IF_ERROR(ExpectFeatures(args, 2, "weight", x.shape.dim(-1)));
     const size_t stats = form.mean ? 2 : 1;
     for (size_t i = 3; i < 3 + stats; ++i) {
-      if (args.in[i].shape != RowsOf(x.shape)) {
-        return InvalidArgument("mean and rstd are ", ToString(RowsOf(x.shape)), ", got ",
-                               ToString(args.in[i].shape));
+      const TensorMeta want = {DType::kF32, RowsOf(x.shape)};
+      if (args.in[i] != want) {
+        return InvalidArgument("mean and rstd are ", ToString(want), ", got ",
+                               ToString(args.in[i]));
       }
     }
     if (args.in.size() > 3 + stats && args.in[3 + stats] != x) {
-      return InvalidArgument("residual and x differ in shape");
+      return InvalidArgument("residual and x differ");
     }
     std::vector<TensorMeta> out = {x, args.in[2]};
     if (form.mean) out.push_back(args.in[2]);
@@ -124,6 +119,8 @@ void AddNorm(OpSet* set, const char* name, const char* doc, Form form) {
   op.infer = InferNorm(form);
   op.grad = GradOfNorm(form);
   op.flops = FlopsAnElement(form.mean ? 8 : 5);
+  op.precision = Precision::kNarrow;
+  op.full_inputs = {"weight", "bias"};
   set->Add(std::move(op));
 }
 
@@ -144,7 +141,9 @@ void AddNormOps(OpSet* set) {
             .outputs = {"dx", "dweight"},
             .infer = InferNormGrad({.mean = false}),
             .differentiable = false,
-            .flops = FlopsAnElement(10)});
+            .flops = FlopsAnElement(10),
+            .precision = Precision::kFollow,
+            .full_inputs = {"weight", "rstd"}});
   set->Add({.name = "layer_norm_grad",
             .doc = "dx (+ residual), dweight and dbias of layer_norm, in one pass over dy and x",
             .inputs = {"dy", "x", "weight", "mean", "rstd", "residual"},
@@ -152,7 +151,9 @@ void AddNormOps(OpSet* set) {
             .outputs = {"dx", "dweight", "dbias"},
             .infer = InferNormGrad({.mean = true}),
             .differentiable = false,
-            .flops = FlopsAnElement(14)});
+            .flops = FlopsAnElement(14),
+            .precision = Precision::kFollow,
+            .full_inputs = {"weight", "mean", "rstd"}});
 }
 
 }  // namespace weft

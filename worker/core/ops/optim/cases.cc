@@ -97,6 +97,30 @@ OpCase Adamw(const char* name, int64_t n, int64_t step, Attrs attrs, bool norm) 
   return c;
 }
 
+// `c` with the bf16 copy: the same results, then them rounded. The tolerance is bf16's; that of the
+// f32 results is held by the rows without a copy, which share their code.
+OpCase Mixed(OpCase c, bool stochastic) {
+  c.op += "_mixed";
+  c.name += stochastic ? "_stochastic" : "";
+  const Shape shape = c.inputs[0].meta.shape;
+  c.inputs.insert(c.inputs.begin() + 1, {{DType::kBF16, shape}, 0, 0});
+  c.attrs.Set("stochastic", stochastic);
+  c.attrs.Set("key", int64_t{11});
+  c.relative = stochastic ? 1.0 / 120 : 1.0 / 250;
+  c.reference = [plain = c.reference](const RefArgs& r) {
+    std::vector<Doubles> in = r.in;
+    std::vector<TensorMeta> metas = r.metas, out_metas = r.out_metas;
+    in.erase(in.begin() + 1);
+    metas.erase(metas.begin() + 1);
+    out_metas.erase(out_metas.begin() + 1);
+    std::vector<Doubles> results = plain({in, metas, out_metas, r.attrs});
+    const Doubles param = results[0];
+    results.insert(results.begin() + 1, param);
+    return results;
+  };
+  return c;
+}
+
 OpCase GradNorm(const char* name, int64_t n) {
   return {.op = "grad_norm",
           .name = name,
@@ -126,6 +150,14 @@ OpCases OptimCases() {
              {"decay_ranges", std::vector<int64_t>{0, 64, 4000, 4200, 8192, 9000}}},
             false),
       Adamw("clipped", 37, 3, {{"clip_norm", 1.0}}, true),
+      Mixed(Sgd("clipped", 4201, {{"clip_norm", 1.0}}, true), false),
+      Mixed(Sgd("plain", 37, {}, false), true),
+      Mixed(
+          Adamw("decay_ranges", 9000, 3,
+                {{"weight_decay", 0.1}, {"decay_ranges", std::vector<int64_t>{0, 63, 4000, 4201}}},
+                false),
+          false),
+      Mixed(Adamw("later_step", 4203, 999, {{"beta2", 0.95}}, false), true),
   };
 }
 

@@ -1,5 +1,6 @@
 // CPU kernels of the optimizers: one pass over memory, in chunks of a fixed grid.
 #include <algorithm>
+#include <cstring>
 #include <string>
 #include <vector>
 
@@ -9,6 +10,7 @@
 // Must follow foreach_target.h.
 #include "hwy/highway.h"
 
+#include "fabric/base/philox.h"
 #include "worker/core/device/scalar_math.h"
 #include "worker/core/dispatch/kernel_table.h"
 #include "worker/core/ops/families.h"
@@ -165,9 +167,48 @@ int LaunchGradNorm(const void*, const KernelArgs& args) {
   return 0;
 }
 
+// How the bf16 copy of the parameters is made, in the ops that keep one.
+struct Narrowing {
+  bool stochastic = false;
+  uint64_t key = 0;
+};
+
+Narrowing NarrowingOf(const Attrs& attrs) {
+  return {attrs.GetBool("stochastic"), static_cast<uint64_t>(attrs.GetInt("key"))};
+}
+
+uint16_t RoundToNearest(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof(bits));
+  if (x != x) return static_cast<uint16_t>(bits >> 16 | 0x40);
+  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+}
+
+// Rounds elements [begin, end) of `param`: with `stochastic`, what is cut off decides against 16
+// random bits of the element's Philox word.
+void StoreLow(const Narrowing& n, const StepState& step, const float* param, uint16_t* low,
+              int64_t begin, int64_t end) {
+  if (!n.stochastic) {
+    for (int64_t i = begin; i < end; ++i) low[i] = RoundToNearest(param[i]);
+    return;
+  }
+  const PhiloxBlock stream = Philox(step.seed, n.key, static_cast<uint64_t>(step.step));
+  const uint64_t key = stream.word[0] | uint64_t{stream.word[1]} << 32;
+  const uint64_t counter = stream.word[2] | uint64_t{stream.word[3]} << 32;
+  for (int64_t i = begin; i < end; ++i) {
+    const PhiloxBlock words = Philox(key, counter, static_cast<uint64_t>(i / 4));
+    uint32_t bits;
+    std::memcpy(&bits, param + i, sizeof(bits));
+    const bool finite = (bits & 0x7f800000u) != 0x7f800000u;
+    low[i] = finite ? static_cast<uint16_t>((bits + (words.word[i % 4] >> 16)) >> 16)
+                    : RoundToNearest(param[i]);
+  }
+}
+
 struct SgdState {
   double clip_norm = 0;
   float clamp = 0;
+  Narrowing narrowing;
 };
 
 Bound BindSgd(const std::string&, const BindArgs& args) {
@@ -175,21 +216,28 @@ Bound BindSgd(const std::string&, const BindArgs& args) {
   s->clip_norm = args.attrs->GetFloat("clip_norm");
   s->clamp = static_cast<float>(args.attrs->GetFloat("clamp"));
   if (s->clamp <= 0) s->clamp = __builtin_inff();
+  s->narrowing = NarrowingOf(*args.attrs);
   return {std::move(s), 0, ""};
 }
 
+template <bool kLow>
 int LaunchSgd(const void* state, const KernelArgs& args) {
   const auto& s = *static_cast<const SgdState*>(state);
+  constexpr int kGrad = kLow ? 2 : 1;
   SgdStep step;
-  step.count_scale = CountScale(args.in[2]);
+  step.count_scale = CountScale(args.in[kGrad + 1]);
   step.clamp = s.clamp;
-  step.rate = *args.in[3].as<const float>() * ClipScale(args, 4, s.clip_norm);
+  step.rate = *args.in[kGrad + 2].as<const float>() * ClipScale(args, kGrad + 3, s.clip_norm);
   const int64_t n = args.in[0].elements();
   args.tiles->For(Chunks(n), [&](int64_t tile, int) {
     const int64_t first = tile * kChunk;
     HWY_DYNAMIC_DISPATCH(SgdRange)
-    (step, std::min(kChunk, n - first), args.in[1].as<const float>() + first,
+    (step, std::min(kChunk, n - first), args.in[kGrad].as<const float>() + first,
      args.out[0].as<float>() + first);
+    if constexpr (kLow) {
+      StoreLow(s.narrowing, args.step, args.out[0].as<float>(), args.out[1].as<uint16_t>(), first,
+               std::min(n, first + kChunk));
+    }
   });
   return 0;
 }
@@ -197,6 +245,7 @@ int LaunchSgd(const void* state, const KernelArgs& args) {
 struct AdamwState {
   double beta1 = 0, beta2 = 0, eps = 0, weight_decay = 0, clip_norm = 0;
   std::vector<int64_t> ranges;  // begin, end, ...
+  Narrowing narrowing;
 };
 
 Bound BindAdamw(const std::string&, const BindArgs& args) {
@@ -207,6 +256,7 @@ Bound BindAdamw(const std::string&, const BindArgs& args) {
   s->weight_decay = args.attrs->GetFloat("weight_decay");
   s->clip_norm = args.attrs->GetFloat("clip_norm");
   s->ranges = args.attrs->GetInts("decay_ranges");
+  s->narrowing = NarrowingOf(*args.attrs);
   return {std::move(s), 0, ""};
 }
 
@@ -232,12 +282,14 @@ void ForPieces(const std::vector<int64_t>& borders, int64_t begin, int64_t end, 
   }
 }
 
+template <bool kLow>
 int LaunchAdamw(const void* state, const KernelArgs& args) {
   const auto& s = *static_cast<const AdamwState*>(state);
-  const int64_t t = *args.in[6].as<const int64_t>() + 1;
-  const double lr = static_cast<double>(*args.in[5].as<const float>());
+  constexpr int kM = kLow ? 2 : 1;
+  const int64_t t = *args.in[kM + 5].as<const int64_t>() + 1;
+  const double lr = static_cast<double>(*args.in[kM + 4].as<const float>());
   AdamwStep step;
-  step.grad_scale = CountScale(args.in[4]) * ClipScale(args, 7, s.clip_norm);
+  step.grad_scale = CountScale(args.in[kM + 3]) * ClipScale(args, kM + 6, s.clip_norm);
   step.beta1 = static_cast<float>(s.beta1);
   step.beta2 = static_cast<float>(s.beta2);
   step.eps = static_cast<float>(s.eps);
@@ -245,10 +297,10 @@ int LaunchAdamw(const void* state, const KernelArgs& args) {
   step.root_scale = static_cast<float>(1 / __builtin_sqrt(1 - Power(s.beta2, t)));
   step.shrink = static_cast<float>(1 - lr * s.weight_decay);
   const int64_t n = args.in[0].elements();
-  const float* grad = args.in[3].as<const float>();
+  const float* grad = args.in[kM + 2].as<const float>();
   float* param = args.out[0].as<float>();
-  float* m = args.out[1].as<float>();
-  float* v = args.out[2].as<float>();
+  float* m = args.out[kM].as<float>();
+  float* v = args.out[kM + 1].as<float>();
   args.tiles->For(Chunks(n), [&](int64_t tile, int) {
     ForPieces(s.ranges, tile * kChunk, std::min(n, (tile + 1) * kChunk),
               [&](int64_t begin, int64_t end, bool decays) {
@@ -256,6 +308,10 @@ int LaunchAdamw(const void* state, const KernelArgs& args) {
                 (step, end - begin, decays ? step.shrink : 1.0f, grad + begin, param + begin,
                  m + begin, v + begin);
               });
+    if constexpr (kLow) {
+      StoreLow(s.narrowing, args.step, param, args.out[1].as<uint16_t>(), tile * kChunk,
+               std::min(n, (tile + 1) * kChunk));
+    }
   });
   return 0;
 }
@@ -265,8 +321,10 @@ int LaunchAdamw(const void* state, const KernelArgs& args) {
 void RegisterOptimCpu(KernelTable* table) {
   table->Add("lr_schedule", DeviceKind::kCpu, {nullptr, BindLrSchedule, LaunchLrSchedule});
   table->Add("grad_norm", DeviceKind::kCpu, {nullptr, BindGradNorm, LaunchGradNorm});
-  table->Add("sgd", DeviceKind::kCpu, {nullptr, BindSgd, LaunchSgd});
-  table->Add("adamw", DeviceKind::kCpu, {nullptr, BindAdamw, LaunchAdamw});
+  table->Add("sgd", DeviceKind::kCpu, {nullptr, BindSgd, LaunchSgd<false>});
+  table->Add("adamw", DeviceKind::kCpu, {nullptr, BindAdamw, LaunchAdamw<false>});
+  table->Add("sgd_mixed", DeviceKind::kCpu, {nullptr, BindSgd, LaunchSgd<true>, true});
+  table->Add("adamw_mixed", DeviceKind::kCpu, {nullptr, BindAdamw, LaunchAdamw<true>, true});
 }
 
 }  // namespace weft

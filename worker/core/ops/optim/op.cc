@@ -36,16 +36,24 @@ StatusOr<std::vector<TensorMeta>> InferGradNorm(const InferArgs& args) {
   return std::vector<TensorMeta>{kScalar};
 }
 
+// The bf16 copy beside the parameters, in the ops that keep one.
+Status ExpectLow(const InferArgs& args) {
+  return Expect(args, 1, {DType::kBF16, args.in[0].shape}, "low");
+}
+
+template <bool kLow>
 StatusOr<std::vector<TensorMeta>> InferSgd(const InferArgs& args) {
+  constexpr size_t kGrad = kLow ? 2 : 1;
   RETURN_IF_ERROR(ExpectFlat(args.in[0], "param"));
-  RETURN_IF_ERROR(Expect(args, 1, args.in[0], "grad"));
-  RETURN_IF_ERROR(Expect(args, 2, kScalar, "count"));
-  RETURN_IF_ERROR(Expect(args, 3, kScalar, "lr"));
-  if (args.in.size() > 4) RETURN_IF_ERROR(Expect(args, 4, kScalar, "norm"));
-  if (args.attrs.GetFloat("clip_norm") > 0 && args.in.size() < 5) {
+  if (kLow) RETURN_IF_ERROR(ExpectLow(args));
+  RETURN_IF_ERROR(Expect(args, kGrad, args.in[0], "grad"));
+  RETURN_IF_ERROR(Expect(args, kGrad + 1, kScalar, "count"));
+  RETURN_IF_ERROR(Expect(args, kGrad + 2, kScalar, "lr"));
+  if (args.in.size() > kGrad + 3) RETURN_IF_ERROR(Expect(args, kGrad + 3, kScalar, "norm"));
+  if (args.attrs.GetFloat("clip_norm") > 0 && args.in.size() < kGrad + 4) {
     return InvalidArgument("clip_norm needs the norm as an input");
   }
-  return std::vector<TensorMeta>{args.in[0]};
+  return std::vector<TensorMeta>(args.in.begin(), args.in.begin() + kGrad);
 }
 
 Status CheckRanges(const std::vector<int64_t>& ranges, int64_t n) {
@@ -58,20 +66,38 @@ Status CheckRanges(const std::vector<int64_t>& ranges, int64_t n) {
   return absl::OkStatus();
 }
 
+template <bool kLow>
 StatusOr<std::vector<TensorMeta>> InferAdamw(const InferArgs& args) {
+  constexpr size_t kM = kLow ? 2 : 1;
   RETURN_IF_ERROR(ExpectFlat(args.in[0], "param"));
-  RETURN_IF_ERROR(Expect(args, 1, args.in[0], "m"));
-  RETURN_IF_ERROR(Expect(args, 2, args.in[0], "v"));
-  RETURN_IF_ERROR(Expect(args, 3, args.in[0], "grad"));
-  RETURN_IF_ERROR(Expect(args, 4, kScalar, "count"));
-  RETURN_IF_ERROR(Expect(args, 5, kScalar, "lr"));
-  RETURN_IF_ERROR(Expect(args, 6, {DType::kI64, Shape{}}, "step"));
-  if (args.in.size() > 7) RETURN_IF_ERROR(Expect(args, 7, kScalar, "norm"));
-  if (args.attrs.GetFloat("clip_norm") > 0 && args.in.size() < 8) {
+  if (kLow) RETURN_IF_ERROR(ExpectLow(args));
+  RETURN_IF_ERROR(Expect(args, kM, args.in[0], "m"));
+  RETURN_IF_ERROR(Expect(args, kM + 1, args.in[0], "v"));
+  RETURN_IF_ERROR(Expect(args, kM + 2, args.in[0], "grad"));
+  RETURN_IF_ERROR(Expect(args, kM + 3, kScalar, "count"));
+  RETURN_IF_ERROR(Expect(args, kM + 4, kScalar, "lr"));
+  RETURN_IF_ERROR(Expect(args, kM + 5, {DType::kI64, Shape{}}, "step"));
+  if (args.in.size() > kM + 6) RETURN_IF_ERROR(Expect(args, kM + 6, kScalar, "norm"));
+  if (args.attrs.GetFloat("clip_norm") > 0 && args.in.size() < kM + 7) {
     return InvalidArgument("clip_norm needs the norm as an input");
   }
   RETURN_IF_ERROR(CheckRanges(args.attrs.GetInts("decay_ranges"), args.in[0].elements()));
-  return std::vector<TensorMeta>{args.in[0], args.in[1], args.in[2]};
+  return std::vector<TensorMeta>(args.in.begin(), args.in.begin() + kM + 2);
+}
+
+// `op` that also keeps a bf16 copy of the parameters.
+OpDef Mixed(OpDef op, InferFn infer) {
+  op.name += "_mixed";
+  op.doc += "; low becomes the result in bf16";
+  op.inputs.insert(op.inputs.begin() + 1, "low");
+  op.outputs.insert(op.outputs.begin() + 1, "low");
+  op.attrs.push_back({"stochastic", AttrType::kBool, false,
+                      "low is rounded up with the probability of what is cut off, by a draw at "
+                      "(seed, step, key, element)"});
+  op.attrs.push_back({"key", AttrType::kInt, false, "of those draws"});
+  op.infer = std::move(infer);
+  ++op.alias_count;
+  return op;
 }
 
 const AttrDef kClipNorm = {"clip_norm", AttrType::kFloat, false,
@@ -99,35 +125,40 @@ void AddOptimOps(OpSet* set) {
             .infer = InferGradNorm,
             .differentiable = false,
             .flops = [](const CostArgs& a) { return 2 * a.in[0].elements(); }});
-  set->Add({.name = "sgd",
+  OpDef sgd{.name = "sgd",
             .doc = "param -= lr g, where g is grad / count, clamped by element, clipped by norm",
             .inputs = {"param", "grad", "count", "lr", "norm"},
             .optional_inputs = 1,
             .outputs = {"param"},
             .attrs = {{"clamp", AttrType::kFloat, false, "largest magnitude of an element; 0: off"},
                       kClipNorm},
-            .infer = InferSgd,
+            .infer = InferSgd<false>,
             .differentiable = false,
             .flops = [](const CostArgs& a) { return 3 * a.in[0].elements(); },
             .alias = Alias::kInPlace,
-            .alias_count = 1});
-  set->Add({.name = "adamw",
-            .doc = "Adam with decoupled weight decay (arXiv 1711.05101) on grad / count",
-            .inputs = {"param", "m", "v", "grad", "count", "lr", "step", "norm"},
-            .optional_inputs = 1,
-            .outputs = {"param", "m", "v"},
-            .attrs = {{"beta1", AttrType::kFloat, false, "decay of m; 0.9 when absent"},
-                      {"beta2", AttrType::kFloat, false, "decay of v; 0.999 when absent"},
-                      {"eps", AttrType::kFloat, false, "added to the root of v; 1e-8 when absent"},
-                      {"weight_decay", AttrType::kFloat, false, "per step and unit of lr"},
-                      kClipNorm,
-                      {"decay_ranges", AttrType::kInts, false,
-                       "begin, end, ... of the elements that decay"}},
-            .infer = InferAdamw,
-            .differentiable = false,
-            .flops = [](const CostArgs& a) { return 14 * a.in[0].elements(); },
-            .alias = Alias::kInPlace,
-            .alias_count = 3});
+            .alias_count = 1};
+  OpDef adamw{
+      .name = "adamw",
+      .doc = "Adam with decoupled weight decay (arXiv 1711.05101) on grad / count",
+      .inputs = {"param", "m", "v", "grad", "count", "lr", "step", "norm"},
+      .optional_inputs = 1,
+      .outputs = {"param", "m", "v"},
+      .attrs = {{"beta1", AttrType::kFloat, false, "decay of m; 0.9 when absent"},
+                {"beta2", AttrType::kFloat, false, "decay of v; 0.999 when absent"},
+                {"eps", AttrType::kFloat, false, "added to the root of v; 1e-8 when absent"},
+                {"weight_decay", AttrType::kFloat, false, "per step and unit of lr"},
+                kClipNorm,
+                {"decay_ranges", AttrType::kInts, false,
+                 "begin, end, ... of the elements that decay"}},
+      .infer = InferAdamw<false>,
+      .differentiable = false,
+      .flops = [](const CostArgs& a) { return 14 * a.in[0].elements(); },
+      .alias = Alias::kInPlace,
+      .alias_count = 3};
+  set->Add(Mixed(sgd, InferSgd<true>));
+  set->Add(Mixed(adamw, InferAdamw<true>));
+  set->Add(std::move(sgd));
+  set->Add(std::move(adamw));
 }
 
 }  // namespace weft
