@@ -36,6 +36,13 @@ StatusOr<Runner> Prepare(const Program& program, const Section& section) {
   return runner;
 }
 
+Launcher LauncherOf(const Runner& runner) {
+  Launcher launcher;
+  launcher.tiles = runner.tiles.get();
+  launcher.scratch = runner.memory.scratch();
+  return launcher;
+}
+
 void LoadInputs(const std::vector<InputSlot>& slots, int64_t vocab, const SpaceBases& bases) {
   for (size_t i = 0; i < slots.size(); ++i) {
     const std::vector<int32_t> ids = SeededInputIds(slots[i].name, slots[i].meta.elements(), vocab);
@@ -88,7 +95,7 @@ StatusOr<TrainResult> RunTrain(const Program& program, int64_t vocab) {
   ASSIGN_OR_RETURN(Runner runner, Prepare(program, program.train));
   const SpaceBases bases = runner.memory.Bases(0, RankMemory::Slots::kTrain);
   LoadInputs(program.inputs, vocab, bases);
-  RETURN_IF_ERROR(runner.section.Run(bases, {runner.tiles.get(), {}, runner.memory.scratch()}, {}));
+  RETURN_IF_ERROR(runner.section.Run(bases, LauncherOf(runner), {}));
   TrainResult result;
   const float* stats = static_cast<const float*>(bases.stats);
   result.stats.assign(stats, stats + program.stats.size());
@@ -104,7 +111,7 @@ StatusOr<std::vector<float>> RunPredict(const Program& program, int64_t vocab) {
   ASSIGN_OR_RETURN(Runner runner, Prepare(program, program.predict));
   const SpaceBases bases = runner.memory.Bases(0, RankMemory::Slots::kPredict);
   LoadInputs(program.predict_inputs, vocab, bases);
-  RETURN_IF_ERROR(runner.section.Run(bases, {runner.tiles.get(), {}, runner.memory.scratch()}, {}));
+  RETURN_IF_ERROR(runner.section.Run(bases, LauncherOf(runner), {}));
   const float* logits =
       reinterpret_cast<const float*>(static_cast<const char*>(bases.arena) + program.logits.offset);
   return std::vector<float>(logits, logits + program.logits.meta.elements());

@@ -2,19 +2,19 @@
 #include "fabric/opset/grad_helpers.h"
 #include "fabric/opset/opset.h"
 #include "worker/core/ops/families.h"
+#include "worker/core/ops/infer.h"
 
 namespace weft {
 namespace {
 
-Status ExpectF32(const InferArgs& args) {
-  for (const TensorMeta& m : args.in) {
-    if (m.dtype != DType::kF32) return InvalidArgument("takes f32, got ", ToString(m));
-  }
-  return absl::OkStatus();
+// f32 or bf16, all the same.
+Status ExpectOneType(const InferArgs& args) {
+  RETURN_IF_ERROR(CheckNarrow(args.in[0], "the first operand"));
+  return CheckFloats(args.in);
 }
 
 StatusOr<std::vector<TensorMeta>> InferMatmul(const InferArgs& args) {
-  RETURN_IF_ERROR(ExpectF32(args));
+  RETURN_IF_ERROR(ExpectOneType(args));
   const Shape &a = args.in[0].shape, &b = args.in[1].shape;
   if (a.rank() < 2 || b.rank() < 2) return InvalidArgument("operands need two dimensions or more");
   if (b.rank() != 2 && b.rank() != a.rank()) {
@@ -30,12 +30,24 @@ StatusOr<std::vector<TensorMeta>> InferMatmul(const InferArgs& args) {
   Shape y = a;
   y.set_dim(-2, a.dim(ta ? -1 : -2));
   y.set_dim(-1, b.dim(tb ? -2 : -1));
-  return std::vector<TensorMeta>{{DType::kF32, y}};
+  return std::vector<TensorMeta>{{args.in[0].dtype, y}};
 }
 
 int64_t MatmulFlops(const CostArgs& args) {
   const Shape& a = args.in[0].shape;
   return 2 * args.out[0].elements() * a.dim(args.attrs.GetBool("transpose_a") ? -2 : -1);
+}
+
+// `attrs` of a product of the backward pass, which multiplies as the forward one does.
+Attrs AsPrecise(const GradArgs& g, Attrs attrs) {
+  if (g.attrs.GetBool("tf32")) attrs.Set("tf32", true);
+  return attrs;
+}
+
+Value Product(const GradArgs& g, const Value& a, const Value& b, bool transpose_a,
+              bool transpose_b) {
+  const Attrs attrs = {{"transpose_a", transpose_a}, {"transpose_b", transpose_b}};
+  return g.e.Emit("matmul", {a, b}, AsPrecise(g, attrs));
 }
 
 // With A and B the operands as multiplied: dA = dy B', dB = A' dy.
@@ -46,26 +58,26 @@ Values MatmulGrad(const GradArgs& g) {
   Values d(2);
   if (g.need[0]) {
     if (!ta) {
-      d[0] = MatMul(g.e, dy, b, false, !tb);
+      d[0] = Product(g, dy, b, false, !tb);
     } else if (!shared_b) {
-      d[0] = MatMul(g.e, b, dy, tb, true);
+      d[0] = Product(g, b, dy, tb, true);
     } else {
       const int rank = a.shape().rank();
-      d[0] = Transpose(g.e, MatMul(g.e, dy, b, false, !tb), rank - 2, rank - 1);
+      d[0] = Transpose(g.e, Product(g, dy, b, false, !tb), rank - 2, rank - 1);
     }
   }
   if (!g.need[1]) return d;
   if (shared_b && !ta) {
-    d[1] = g.e.Emit("linear_grad_w", {a, dy}, {{"transpose_w", tb}});
+    d[1] = g.e.Emit("linear_grad_w", {a, dy}, AsPrecise(g, {{"transpose_w", tb}}));
     return d;
   }
-  const Value db = tb ? MatMul(g.e, dy, a, true, ta) : MatMul(g.e, a, dy, !ta, false);
+  const Value db = tb ? Product(g, dy, a, true, ta) : Product(g, a, dy, !ta, false);
   d[1] = SumTo(g.e, db, b.shape());
   return d;
 }
 
 StatusOr<Shape> LinearShape(const InferArgs& args) {
-  RETURN_IF_ERROR(ExpectF32(args));
+  RETURN_IF_ERROR(ExpectOneType(args));
   const Shape &x = args.in[0].shape, &w = args.in[1].shape;
   if (x.rank() < 1) return InvalidArgument("x needs a dimension");
   if (w.rank() != 2) return InvalidArgument("w has two dimensions");
@@ -82,12 +94,12 @@ StatusOr<Shape> LinearShape(const InferArgs& args) {
 
 StatusOr<std::vector<TensorMeta>> InferLinear(const InferArgs& args) {
   ASSIGN_OR_RETURN(const Shape y, LinearShape(args));
-  return std::vector<TensorMeta>{{DType::kF32, y}};
+  return std::vector<TensorMeta>{{args.in[0].dtype, y}};
 }
 
 StatusOr<std::vector<TensorMeta>> InferLinearGelu(const InferArgs& args) {
   ASSIGN_OR_RETURN(const Shape y, LinearShape(args));
-  return std::vector<TensorMeta>{{DType::kF32, y}, {DType::kF32, y}};
+  return std::vector<TensorMeta>{{args.in[0].dtype, y}, {args.in[0].dtype, y}};
 }
 
 int64_t LinearFlops(const CostArgs& args) {
@@ -98,8 +110,12 @@ int64_t LinearFlops(const CostArgs& args) {
 Values LinearGradOf(const GradArgs& g, const Value& dh) {
   const bool tw = g.attrs.GetBool("transpose_w");
   Values d(g.in.size());
-  if (g.need[0]) d[0] = g.e.Emit("linear", {dh, g.in[1]}, {{"transpose_w", !tw}});
-  if (g.need[1]) d[1] = g.e.Emit("linear_grad_w", {g.in[0], dh}, {{"transpose_w", tw}});
+  if (g.need[0]) {
+    d[0] = g.e.Emit("linear", {dh, g.in[1]}, AsPrecise(g, {{"transpose_w", !tw}}));
+  }
+  if (g.need[1]) {
+    d[1] = g.e.Emit("linear_grad_w", {g.in[0], dh}, AsPrecise(g, {{"transpose_w", tw}}));
+  }
   if (g.in.size() > 2 && g.need[2]) d[2] = SumTo(g.e, dh, g.in[2].shape());
   return d;
 }
@@ -116,7 +132,7 @@ Values LinearGeluGrad(const GradArgs& g) {
 }
 
 StatusOr<std::vector<TensorMeta>> InferLinearGradW(const InferArgs& args) {
-  RETURN_IF_ERROR(ExpectF32(args));
+  RETURN_IF_ERROR(ExpectOneType(args));
   const Shape &x = args.in[0].shape, &dy = args.in[1].shape;
   if (x.rank() < 1 || x.rank() != dy.rank()) return InvalidArgument("ranks differ");
   for (int i = 0; i < x.rank() - 1; ++i) {
@@ -135,12 +151,16 @@ int64_t LinearGradWFlops(const CostArgs& args) {
 Values LinearGradWGrad(const GradArgs& g) {
   const bool tw = g.attrs.GetBool("transpose_w");
   Values d(2);
-  if (g.need[0]) d[0] = g.e.Emit("linear", {g.in[1], g.d[0]}, {{"transpose_w", !tw}});
-  if (g.need[1]) d[1] = g.e.Emit("linear", {g.in[0], g.d[0]}, {{"transpose_w", tw}});
+  if (g.need[0]) {
+    d[0] = g.e.Emit("linear", {g.in[1], g.d[0]}, AsPrecise(g, {{"transpose_w", !tw}}));
+  }
+  if (g.need[1]) d[1] = g.e.Emit("linear", {g.in[0], g.d[0]}, AsPrecise(g, {{"transpose_w", tw}}));
   return d;
 }
 
 const AttrDef kTransposeW = {"transpose_w", AttrType::kBool, false, "w is stored [N, K]"};
+const AttrDef kTf32 = {"tf32", AttrType::kBool, false,
+                       "f32 operands may be multiplied in TF32, where a device has it"};
 
 }  // namespace
 
@@ -149,37 +169,42 @@ void AddMatmulOps(OpSet* set) {
             .doc = "y = a b over the last two dimensions; b may be shared by all leading ones",
             .inputs = {"a", "b"},
             .attrs = {{"transpose_a", AttrType::kBool, false, "a is stored [..., K, M]"},
-                      {"transpose_b", AttrType::kBool, false, "b is stored [..., N, K]"}},
+                      {"transpose_b", AttrType::kBool, false, "b is stored [..., N, K]"},
+                      kTf32},
             .infer = InferMatmul,
             .grad = MatmulGrad,
-            .flops = MatmulFlops});
+            .flops = MatmulFlops,
+            .precision = Precision::kNarrow});
   set->Add({.name = "linear",
             .doc = "y = x w + bias",
             .inputs = {"x", "w", "bias"},
             .optional_inputs = 1,
-            .attrs = {kTransposeW},
+            .attrs = {kTransposeW, kTf32},
             .infer = InferLinear,
             .grad = LinearGrad,
             .labels = ".k,kn,n->.n",
-            .flops = LinearFlops});
+            .flops = LinearFlops,
+            .precision = Precision::kNarrow});
   set->Add({.name = "linear_gelu",
             .doc = "h = x w + bias, y = gelu(h) in the tanh form",
             .inputs = {"x", "w", "bias"},
             .optional_inputs = 1,
             .outputs = {"y", "h"},
-            .attrs = {kTransposeW},
+            .attrs = {kTransposeW, kTf32},
             .infer = InferLinearGelu,
             .grad = LinearGeluGrad,
-            .flops = LinearFlops});
+            .flops = LinearFlops,
+            .precision = Precision::kNarrow});
   set->Add({.name = "linear_grad_w",
             .doc = "dw = x' dy over all leading dimensions: the weight gradient of linear",
             .inputs = {"x", "dy"},
             .outputs = {"dw"},
-            .attrs = {kTransposeW},
+            .attrs = {kTransposeW, kTf32},
             .infer = InferLinearGradW,
             .grad = LinearGradWGrad,
             .labels = ".k,.n->kn",
-            .flops = LinearGradWFlops});
+            .flops = LinearGradWFlops,
+            .precision = Precision::kNarrow});
 }
 
 }  // namespace weft
