@@ -1,6 +1,7 @@
 // What the losses mean.
 #include "fabric/opset/opset.h"
 #include "worker/core/ops/families.h"
+#include "worker/core/ops/infer.h"
 
 namespace weft {
 namespace {
@@ -21,7 +22,7 @@ Status ExpectTargets(const TensorMeta& x, const TensorMeta& targets) {
 }
 
 StatusOr<std::vector<TensorMeta>> InferCrossEntropy(const InferArgs& args) {
-  RETURN_IF_ERROR(ExpectDType(args.in[0], DType::kF32, "logits"));
+  RETURN_IF_ERROR(CheckNarrow(args.in[0], "logits"));
   RETURN_IF_ERROR(ExpectTargets(args.in[0], args.in[1]));
   if (args.in[0].shape.dim(-1) == 0) return InvalidArgument("there are no classes");
   return std::vector<TensorMeta>{kScalar, kScalar, kScalar, {DType::kF32, args.in[1].shape}};
@@ -40,7 +41,7 @@ Values CrossEntropyGrad(const GradArgs& g) {
 }
 
 StatusOr<std::vector<TensorMeta>> InferCrossEntropyGrad(const InferArgs& args) {
-  RETURN_IF_ERROR(ExpectDType(args.in[0], DType::kF32, "logits"));
+  RETURN_IF_ERROR(CheckNarrow(args.in[0], "logits"));
   RETURN_IF_ERROR(ExpectTargets(args.in[0], args.in[1]));
   if (args.in[2] != TensorMeta{DType::kF32, args.in[1].shape}) {
     return InvalidArgument("lse is f32 in the targets' shape, got ", ToString(args.in[2]));
@@ -51,8 +52,8 @@ StatusOr<std::vector<TensorMeta>> InferCrossEntropyGrad(const InferArgs& args) {
 
 StatusOr<std::vector<TensorMeta>> InferLinearCrossEntropy(const InferArgs& args) {
   const TensorMeta &x = args.in[0], &w = args.in[1];
-  RETURN_IF_ERROR(ExpectDType(x, DType::kF32, "x"));
-  RETURN_IF_ERROR(ExpectDType(w, DType::kF32, "w"));
+  RETURN_IF_ERROR(CheckNarrow(x, "x"));
+  RETURN_IF_ERROR(ExpectDType(w, x.dtype, "w"));
   RETURN_IF_ERROR(ExpectTargets(x, args.in[2]));
   if (w.shape.rank() != 2) return InvalidArgument("w has two dimensions");
   const bool tw = args.attrs.GetBool("transpose_w");
@@ -61,7 +62,7 @@ StatusOr<std::vector<TensorMeta>> InferLinearCrossEntropy(const InferArgs& args)
                            w.shape.dim(tw ? 1 : 0));
   }
   if (w.shape.dim(tw ? 0 : 1) == 0) return InvalidArgument("there are no classes");
-  return std::vector<TensorMeta>{kScalar, kScalar, kScalar, x, w};
+  return std::vector<TensorMeta>{kScalar, kScalar, kScalar, x, {DType::kF32, w.shape}};
 }
 
 Values LinearCrossEntropyGrad(const GradArgs& g) {
@@ -87,26 +88,32 @@ void AddLossOps(OpSet* set) {
             .outputs = {"loss_sum", "count", "correct", "lse"},
             .infer = InferCrossEntropy,
             .grad = CrossEntropyGrad,
-            .flops = [](const CostArgs& a) { return 4 * a.in[0].elements(); }});
+            .flops = [](const CostArgs& a) { return 4 * a.in[0].elements(); },
+            .precision = Precision::kFollow});
   set->Add({.name = "cross_entropy_grad",
             .doc = "dlogits = (exp(logits - lse) - [target]) dloss, zero in rows not counted",
             .inputs = {"logits", "targets", "lse", "dloss"},
             .outputs = {"dlogits"},
             .infer = InferCrossEntropyGrad,
             .differentiable = false,
-            .flops = [](const CostArgs& a) { return 4 * a.in[0].elements(); }});
+            .flops = [](const CostArgs& a) { return 4 * a.in[0].elements(); },
+            .precision = Precision::kFollow,
+            .full_inputs = {"lse", "dloss"}});
   set->Add(
       {.name = "linear_cross_entropy",
        .doc = "cross_entropy of x w with the gradients of its sum; the logits never exist whole",
        .inputs = {"x", "w", "targets"},
        .outputs = {"loss_sum", "count", "correct", "dx", "dw"},
-       .attrs = {{"transpose_w", AttrType::kBool, false, "w is stored [V, K]"}},
+       .attrs = {{"transpose_w", AttrType::kBool, false, "w is stored [V, K]"},
+                 {"tf32", AttrType::kBool, false, "as of linear"}},
        .infer = InferLinearCrossEntropy,
        .grad = LinearCrossEntropyGrad,
-       .flops = [](const CostArgs& a) {
-         const int64_t k = a.in[0].shape.dim(-1);
-         return k == 0 ? 0 : 6 * a.in[0].elements() * (a.in[1].elements() / k);
-       }});
+       .flops =
+           [](const CostArgs& a) {
+             const int64_t k = a.in[0].shape.dim(-1);
+             return k == 0 ? 0 : 6 * a.in[0].elements() * (a.in[1].elements() / k);
+           },
+       .precision = Precision::kNarrow});
 }
 
 }  // namespace weft
