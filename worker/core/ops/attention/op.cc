@@ -1,16 +1,10 @@
 // What attention and rotary embedding mean.
 #include "fabric/opset/opset.h"
 #include "worker/core/ops/families.h"
+#include "worker/core/ops/infer.h"
 
 namespace weft {
 namespace {
-
-Status ExpectF32(const InferArgs& args) {
-  for (const TensorMeta& m : args.in) {
-    if (m.dtype != DType::kF32) return InvalidArgument("takes f32, got ", ToString(m));
-  }
-  return absl::OkStatus();
-}
 
 // Width of one head of a packed qkv [B, T, 3 * H * D].
 StatusOr<int64_t> HeadWidth(const Shape& qkv, const Attrs& attrs, bool rotates) {
@@ -31,7 +25,7 @@ StatusOr<int64_t> HeadWidth(const Shape& qkv, const Attrs& attrs, bool rotates) 
 bool Rotates(const Attrs& attrs) { return attrs.GetFloat("rotary_base") != 0; }
 
 StatusOr<std::vector<TensorMeta>> InferRotary(const InferArgs& args) {
-  RETURN_IF_ERROR(ExpectF32(args));
+  RETURN_IF_ERROR(CheckNarrow(args.in[0], "qkv"));
   RETURN_IF_ERROR(HeadWidth(args.in[0].shape, args.attrs, true).status());
   if (args.attrs.GetFloat("base") <= 1) return InvalidArgument("base is above 1");
   return std::vector<TensorMeta>{args.in[0]};
@@ -44,20 +38,19 @@ Values RotaryGrad(const GradArgs& g) {
 }
 
 StatusOr<std::vector<TensorMeta>> InferAttention(const InferArgs& args) {
-  RETURN_IF_ERROR(ExpectF32(args));
+  RETURN_IF_ERROR(CheckNarrow(args.in[0], "qkv"));
   const Shape& qkv = args.in[0].shape;
   const double base = args.attrs.GetFloat("rotary_base");
   if (base != 0 && base <= 1) return InvalidArgument("rotary_base is 0 or above 1, got ", base);
   ASSIGN_OR_RETURN(const int64_t width, HeadWidth(qkv, args.attrs, Rotates(args.attrs)));
   const int64_t heads = args.attrs.GetInt("heads");
-  return std::vector<TensorMeta>{{DType::kF32, Shape{qkv.dim(0), qkv.dim(1), heads * width}},
+  return std::vector<TensorMeta>{{args.in[0].dtype, Shape{qkv.dim(0), qkv.dim(1), heads * width}},
                                  {DType::kF32, Shape{qkv.dim(0), heads, qkv.dim(1)}}};
 }
 
 StatusOr<std::vector<TensorMeta>> InferAttentionGrad(const InferArgs& args) {
   ASSIGN_OR_RETURN(const std::vector<TensorMeta> forward,
                    InferAttention({{args.in[1]}, args.attrs}));
-  RETURN_IF_ERROR(ExpectF32(args));
   if (args.in[0] != forward[0] || args.in[2] != forward[0]) {
     return InvalidArgument("dy and y are ", ToString(forward[0]));
   }
@@ -96,7 +89,8 @@ void AddAttentionOps(OpSet* set) {
                  {"base", AttrType::kFloat, true, "wavelength base, 10000 as published"},
                  {"inverse", AttrType::kBool, false, "rotates back"}},
        .infer = InferRotary,
-       .grad = RotaryGrad});
+       .grad = RotaryGrad,
+       .precision = Precision::kFollow});
   set->Add(
       {.name = "attention",
        .doc = "y = softmax(q k' / sqrt(D)) v by heads of a packed qkv; lse is the row's log sum",
@@ -105,7 +99,8 @@ void AddAttentionOps(OpSet* set) {
        .attrs = kAttentionAttrs,
        .infer = InferAttention,
        .grad = AttentionGrad,
-       .flops = [](const CostArgs& a) { return ProductFlops(a.in[0].shape, a.attrs, 2); }});
+       .flops = [](const CostArgs& a) { return ProductFlops(a.in[0].shape, a.attrs, 2); },
+       .precision = Precision::kNarrow});
   set->Add({.name = "attention_grad",
             .doc = "dqkv of attention, from probabilities computed again out of lse",
             .inputs = {"dy", "qkv", "y", "lse"},
@@ -113,7 +108,9 @@ void AddAttentionOps(OpSet* set) {
             .attrs = kAttentionAttrs,
             .infer = InferAttentionGrad,
             .differentiable = false,
-            .flops = [](const CostArgs& a) { return ProductFlops(a.in[1].shape, a.attrs, 5); }});
+            .flops = [](const CostArgs& a) { return ProductFlops(a.in[1].shape, a.attrs, 5); },
+            .precision = Precision::kFollow,
+            .full_inputs = {"lse"}});
 }
 
 }  // namespace weft
