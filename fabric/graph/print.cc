@@ -10,7 +10,8 @@ namespace weft {
 namespace {
 
 constexpr const char* kInitNames[] = {"zeros", "ones", "normal", "uniform"};
-constexpr const char* kSpaceNames[] = {"param", "grad", "state", "stats", "input", "arena", "step"};
+constexpr const char* kSpaceNames[] = {"param", "grad",  "state", "stats",
+                                       "input", "arena", "step",  "low"};
 
 std::string ToString(const AttrValue& value) {
   return std::visit(
@@ -114,6 +115,7 @@ std::string ToString(const Program& program) {
   AppendSection("update", program.update, &out);
   AppendSection("evaluate", program.evaluate, &out);
   AppendSection("predict", program.predict, &out);
+  AppendSection("refresh", program.refresh, &out);
   if (!program.predict.calls.empty())
     absl::StrAppend(&out, "logits ", OperandText(program.logits), "\n");
   return out;

@@ -23,6 +23,7 @@ enum class Space : uint8_t {
   kInput = 4,  // `index` says which input slot
   kArena = 5,  // activations and temporaries of the section, by liveness
   kStep = 6,   // one i64 scalar: the number of the running step, from 0
+  kLow = 7,    // flat BF16 copy of the parameters, same element offsets; with Program::low_copy
 };
 
 struct Operand {
@@ -64,6 +65,18 @@ struct InputSlot {
   TensorMeta meta;  // of one lane
 };
 
+// What products and activations are computed in; parameters, gradients of parameters, optimizer
+// states and sums are FP32 always.
+enum class ComputePrecision : uint8_t {
+  kFp32 = 0,
+  kTf32 = 1,  // FP32 everywhere, but products may round their operands to TF32
+  kBf16 = 2,  // products and activations in BF16, out of a BF16 copy of the parameters
+};
+inline const char* NameOf(ComputePrecision precision) {
+  constexpr const char* kNames[] = {"fp32", "tf32", "bf16"};
+  return kNames[static_cast<int>(precision)];
+}
+
 struct Program {
   std::vector<ParameterSlot> parameters;
   int64_t flat_elements = 0;        // of each flat buffer
@@ -74,10 +87,13 @@ struct Program {
   std::vector<InputSlot> predict_inputs;
   Section
       train;  // one lane: forward and backward into kGrad and kStats, all of which it overwrites
-  Section update;    // kGrad and kStats hold the batch's sums; applies one optimizer step
-  Section evaluate;  // one lane of evaluation: kStats only
-  Section predict;   // one sample: `logits`; may be empty
-  Operand logits;    // [1, context, vocab] in predict's arena
+  Section update;         // kGrad and kStats hold the batch's sums; applies one optimizer step
+  Section evaluate;       // one lane of evaluation: kStats only
+  Section predict;        // one sample: `logits`; may be empty
+  Operand logits;         // [1, context, vocab] in predict's arena
+  bool low_copy = false;  // kLow exists: `refresh` makes it, `update` keeps it up to date
+  Section refresh;        // kParam -> kLow; to be run whenever parameters came from elsewhere
+                          // (initialization, restore), before any other section
 };
 
 }  // namespace weft

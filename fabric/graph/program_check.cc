@@ -11,6 +11,7 @@ namespace weft {
 namespace {
 
 constexpr int64_t kFloatBytes = 4;
+constexpr int64_t kLowBytes = 2;
 constexpr int64_t kStepBytes = 8;
 constexpr int64_t kMostArenaBytes = int64_t{1} << 46;
 constexpr int64_t kMostOffset = int64_t{1} << 47;
@@ -103,6 +104,11 @@ class SectionChecker {
       case Space::kArena:
         return exists ? StatusOr<int64_t>(section_.arena_bytes)
                       : InvalidArgument("arena ", o.index, " does not exist");
+      case Space::kLow:
+        exists = exists && program_.low_copy;
+        wanted = DType::kBF16;
+        size = program_.flat_elements * kLowBytes;
+        break;
       case Space::kStep:
         wanted = DType::kI64;
         size = kStepBytes;
@@ -219,15 +225,21 @@ Status ValidateProgram(const OpSet& ops, const Program& program) {
                              {Space::kGrad, Space::kStats, Space::kArena});
   const SectionChecker update(
       ops, program, program.update, none,
-      {Space::kParam, Space::kState, Space::kGrad, Space::kStats, Space::kArena});
+      {Space::kParam, Space::kLow, Space::kState, Space::kGrad, Space::kStats, Space::kArena});
   const SectionChecker evaluate(ops, program, program.evaluate, program.eval_inputs,
                                 {Space::kStats, Space::kArena});
   const SectionChecker predict(ops, program, program.predict, program.predict_inputs,
                                {Space::kArena});
+  const SectionChecker refresh(ops, program, program.refresh, none, {Space::kLow});
+  if (program.low_copy == program.refresh.calls.empty()) {
+    return InvalidArgument(
+        "a low copy of the parameters comes with a refresh section, and only so");
+  }
   RETURN_IF_ERROR(Annotate(train.Run(), "train"));
   RETURN_IF_ERROR(Annotate(update.Run(), "update"));
   RETURN_IF_ERROR(Annotate(evaluate.Run(), "evaluate"));
   RETURN_IF_ERROR(Annotate(predict.Run(), "predict"));
+  RETURN_IF_ERROR(Annotate(refresh.Run(), "refresh"));
   if (program.predict.calls.empty()) return absl::OkStatus();
   if (program.logits.meta.dtype != DType::kF32 || program.logits.space != Space::kArena) {
     return InvalidArgument("logits are f32 in predict's arena");

@@ -22,6 +22,7 @@ struct Numerics {
   std::string instruction_set;                   // "avx512", "avx2", "sse2"; empty on GPUs
   std::map<std::string, std::string> libraries;  // name -> version
   std::string opset_digest;
+  int32_t processors = 0;  // of the GPU; 0 on a CPU
   friend bool operator==(const Numerics&, const Numerics&) = default;
 };
 
@@ -36,6 +37,7 @@ struct Estimate {
   int64_t step_flops = 0;   // of the whole batch
   int64_t wire_bytes = 0;   // sent by the busiest rank a step
   double step_seconds = 0;  // by the ceilings the planner was given
+  int64_t low_bytes = 0;    // the BF16 copy of the parameters
 };
 
 struct Plan {
@@ -49,6 +51,7 @@ struct Plan {
   ReduceMode reduce = ReduceMode::kOrdered;
   Estimate estimate;
   std::string reason;  // one sentence: why this many ranks and lanes
+  ComputePrecision precision = ComputePrecision::kFp32;
 };
 
 }  // namespace weft

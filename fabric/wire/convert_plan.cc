@@ -10,7 +10,13 @@ namespace {
 
 // Space values are ours from 0; proto's start with UNSPECIFIED.
 v1::Space SpaceToProto(Space space) { return static_cast<v1::Space>(static_cast<int>(space) + 1); }
-static_assert(static_cast<int>(Space::kStep) + 1 == v1::SPACE_STEP);
+static_assert(static_cast<int>(Space::kLow) + 1 == v1::SPACE_LOW);
+
+// So are precisions.
+v1::Precision PrecisionToProto(ComputePrecision precision) {
+  return static_cast<v1::Precision>(static_cast<int>(precision) + 1);
+}
+static_assert(static_cast<int>(ComputePrecision::kBf16) + 1 == v1::PRECISION_BF16);
 
 v1::Operand OperandToProto(const Operand& o) {
   v1::Operand proto;
@@ -26,7 +32,7 @@ v1::Operand OperandToProto(const Operand& o) {
 
 StatusOr<Operand> OperandFromProto(const v1::Operand& proto) {
   Operand o;
-  if (proto.space() <= v1::SPACE_UNSPECIFIED || proto.space() > v1::SPACE_STEP) {
+  if (proto.space() <= v1::SPACE_UNSPECIFIED || proto.space() > v1::SPACE_LOW) {
     return InvalidArgument("there is no space ", static_cast<int>(proto.space()));
   }
   o.space = static_cast<Space>(proto.space() - 1);
@@ -155,6 +161,8 @@ v1::Program ToProto(const Program& program) {
   *proto.mutable_evaluate() = SectionToProto(program.evaluate);
   *proto.mutable_predict() = SectionToProto(program.predict);
   if (!program.predict.calls.empty()) *proto.mutable_logits() = OperandToProto(program.logits);
+  proto.set_low_copy(program.low_copy);
+  if (program.low_copy) *proto.mutable_refresh() = SectionToProto(program.refresh);
   return proto;
 }
 
@@ -178,6 +186,8 @@ StatusOr<Program> FromProto(const v1::Program& proto) {
   if (proto.has_logits()) {
     ASSIGN_OR_RETURN(program.logits, OperandFromProto(proto.logits()));
   }
+  program.low_copy = proto.low_copy();
+  ASSIGN_OR_RETURN(program.refresh, SectionFromProto(proto.refresh()));
   return program;
 }
 
@@ -187,6 +197,7 @@ v1::Numerics ToProto(const Numerics& numerics) {
   proto.set_instruction_set(numerics.instruction_set);
   proto.mutable_libraries()->insert(numerics.libraries.begin(), numerics.libraries.end());
   proto.set_opset_digest(numerics.opset_digest);
+  proto.set_processors(numerics.processors);
   return proto;
 }
 
@@ -194,7 +205,8 @@ Numerics FromProto(const v1::Numerics& proto) {
   return {proto.device(),
           proto.instruction_set(),
           {proto.libraries().begin(), proto.libraries().end()},
-          proto.opset_digest()};
+          proto.opset_digest(),
+          proto.processors()};
 }
 
 v1::Estimate ToProto(const Estimate& e) {
@@ -209,6 +221,7 @@ v1::Estimate ToProto(const Estimate& e) {
   proto.set_step_flops(e.step_flops);
   proto.set_wire_bytes(e.wire_bytes);
   proto.set_step_seconds(e.step_seconds);
+  proto.set_low_bytes(e.low_bytes);
   return proto;
 }
 
@@ -216,7 +229,15 @@ Estimate FromProto(const v1::Estimate& proto) {
   return {proto.parameter_count(), proto.parameter_bytes(), proto.gradient_bytes(),
           proto.state_bytes(),     proto.arena_bytes(),     proto.input_bytes(),
           proto.total_bytes(),     proto.step_flops(),      proto.wire_bytes(),
-          proto.step_seconds()};
+          proto.step_seconds(),    proto.low_bytes()};
+}
+
+StatusOr<ComputePrecision> FromProto(v1::Precision precision) {
+  if (precision == v1::PRECISION_UNSPECIFIED) return ComputePrecision::kFp32;
+  if (precision < v1::PRECISION_UNSPECIFIED || precision > v1::PRECISION_BF16) {
+    return InvalidArgument("there is no precision ", static_cast<int>(precision));
+  }
+  return static_cast<ComputePrecision>(precision - 1);
 }
 
 v1::Plan ToProto(const Plan& plan) {
@@ -232,6 +253,7 @@ v1::Plan ToProto(const Plan& plan) {
                                                     : v1::REDUCE_MODE_ORDERED);
   *proto.mutable_estimate() = ToProto(plan.estimate);
   proto.set_reason(plan.reason);
+  proto.set_precision(PrecisionToProto(plan.precision));
   return proto;
 }
 
@@ -251,6 +273,7 @@ StatusOr<Plan> FromProto(const v1::Plan& proto) {
   plan.reduce = proto.reduce() == v1::REDUCE_MODE_RING ? ReduceMode::kRing : ReduceMode::kOrdered;
   plan.estimate = FromProto(proto.estimate());
   plan.reason = proto.reason();
+  ASSIGN_OR_RETURN(plan.precision, FromProto(proto.precision()));
   return plan;
 }
 

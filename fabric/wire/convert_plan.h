@@ -18,6 +18,8 @@ Numerics FromProto(const v1::Numerics& proto);
 v1::Estimate ToProto(const Estimate& estimate);
 Estimate FromProto(const v1::Estimate& proto);
 
+StatusOr<ComputePrecision> FromProto(v1::Precision precision);
+
 v1::Plan ToProto(const Plan& plan);
 // Beyond the program: shares are one a rank, not empty, and together all lanes in order.
 StatusOr<Plan> FromProto(const v1::Plan& proto);

@@ -51,13 +51,17 @@ Plan EveryKindOfPlan() {
   p.update.calls = {{"sgd", "k", "u", {}, {{Space::kStep, 0, 0, {DType::kI64, {}}, {}}}, {scalar}}};
   p.predict.calls = p.train.calls;
   p.logits = strided;
-  plan.numerics = {"cpu", "avx2", {{"onednn", "2.6.3"}}, "abc"};
+  p.low_copy = true;
+  const Operand low = {Space::kLow, 0, 128, {DType::kBF16, {2}}, {1}};
+  p.refresh.calls = {{"cast", "default", "refresh", {}, {scalar}, {low}}};
+  plan.numerics = {"cpu", "avx2", {{"onednn", "2.6.3"}}, "abc", 132};
   plan.batch = 60, plan.lanes = 12, plan.ranks = 2;
   plan.shares = {{0, 6}, {6, 12}};
   plan.eval_batch = 16;
   plan.reduce = ReduceMode::kRing;
-  plan.estimate = {1, 2, 3, 4, 5, 6, 7, 8, 9, 0.5};
+  plan.estimate = {1, 2, 3, 4, 5, 6, 7, 8, 9, 0.5, 10};
   plan.reason = "because";
+  plan.precision = ComputePrecision::kBf16;
   return plan;
 }
 
@@ -80,6 +84,9 @@ TEST(ConvertPlan, RoundTrip_KeepsEverything) {
   EXPECT_EQ(back->numerics, plan.numerics);
   EXPECT_EQ(back->shares, plan.shares);
   EXPECT_EQ(back->reduce, plan.reduce);
+  EXPECT_EQ(back->program.low_copy, plan.program.low_copy);
+  EXPECT_EQ(back->precision, plan.precision);
+  EXPECT_EQ(back->estimate.low_bytes, plan.estimate.low_bytes);
   EXPECT_EQ(ToProto(*back).SerializeAsString().size(), proto.SerializeAsString().size());
   EXPECT_EQ(ToProto(*back).estimate().SerializeAsString(), proto.estimate().SerializeAsString());
 }
@@ -125,10 +132,10 @@ TEST(ConvertPlan, HostileInput_IsRefused) {
        [](v1::Plan* p) {
          p->mutable_program()->mutable_train()->mutable_calls(0)->mutable_inputs(0)->clear_space();
        }},
-      {"there is no space 8",
+      {"there is no space 9",
        [](v1::Plan* p) {
          p->mutable_program()->mutable_train()->mutable_calls(0)->mutable_inputs(0)->set_space(
-             static_cast<v1::Space>(8));
+             static_cast<v1::Space>(9));
        }},
       {"3 strides for",
        [](v1::Plan* p) {
@@ -138,6 +145,8 @@ TEST(ConvertPlan, HostileInput_IsRefused) {
       {"shares end at lane 11 of 12", [](v1::Plan* p) { p->mutable_shares(1)->set_end(11); }},
       {"2 ranks with 1 shares", [](v1::Plan* p) { p->mutable_shares()->RemoveLast(); }},
       {"0 lanes", [](v1::Plan* p) { p->set_lanes(0); }},
+      {"there is no precision 9",
+       [](v1::Plan* p) { p->set_precision(static_cast<v1::Precision>(9)); }},
       {"there is no reduce mode 9",
        [](v1::Plan* p) { p->set_reduce(static_cast<v1::ReduceMode>(9)); }},
       {"parameter 'w': dimension 0 is negative",

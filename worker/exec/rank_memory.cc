@@ -8,6 +8,8 @@ void* SpaceBases::Find(Space space, int32_t index) const {
   switch (space) {
     case Space::kParam:
       return param;
+    case Space::kLow:
+      return low;
     case Space::kGrad:
       return grad;
     case Space::kStats:

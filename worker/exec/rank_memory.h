@@ -17,6 +17,7 @@ namespace weft {
 // each lane go into another buffer.
 struct SpaceBases {
   void* param = nullptr;
+  void* low = nullptr;
   void* grad = nullptr;
   void* stats = nullptr;
   void* arena = nullptr;
