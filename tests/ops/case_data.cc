@@ -22,6 +22,7 @@ const OpCases& AllCases() {
     add(AttentionCases());
     add(LossCases());
     add(OptimCases());
+    add(ImageCases());
     return cases;
   }();
   return *all;

@@ -78,5 +78,6 @@ OpCases NormCases();
 OpCases AttentionCases();
 OpCases LossCases();
 OpCases OptimCases();
+OpCases ImageCases();
 
 }  // namespace weft::testing

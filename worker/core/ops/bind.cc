@@ -17,6 +17,7 @@ const KernelTable& BuiltinKernels() {
     RegisterAttentionCpu(kernels);
     RegisterLossCpu(kernels);
     RegisterOptimCpu(kernels);
+    RegisterImageCpu(kernels);
 #ifdef WEFT_CUDA
     RegisterElementwiseCuda(kernels);
     RegisterReduceCuda(kernels);
@@ -28,6 +29,7 @@ const KernelTable& BuiltinKernels() {
     RegisterAttentionCuda(kernels);
     RegisterLossCuda(kernels);
     RegisterOptimCuda(kernels);
+    RegisterImageCuda(kernels);
 #endif
     return kernels;
   }();

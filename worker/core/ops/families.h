@@ -17,6 +17,7 @@ void AddNormOps(OpSet* set);
 void AddAttentionOps(OpSet* set);
 void AddLossOps(OpSet* set);
 void AddOptimOps(OpSet* set);
+void AddImageOps(OpSet* set);
 
 void RegisterElementwiseCpu(KernelTable* table);
 void RegisterReduceCpu(KernelTable* table);
@@ -28,6 +29,7 @@ void RegisterNormCpu(KernelTable* table);
 void RegisterAttentionCpu(KernelTable* table);
 void RegisterLossCpu(KernelTable* table);
 void RegisterOptimCpu(KernelTable* table);
+void RegisterImageCpu(KernelTable* table);
 
 // Defined where a CUDA toolkit is.
 void RegisterElementwiseCuda(KernelTable* table);
@@ -40,5 +42,6 @@ void RegisterNormCuda(KernelTable* table);
 void RegisterAttentionCuda(KernelTable* table);
 void RegisterLossCuda(KernelTable* table);
 void RegisterOptimCuda(KernelTable* table);
+void RegisterImageCuda(KernelTable* table);
 
 }  // namespace weft

@@ -18,6 +18,7 @@ const OpSet& BuiltinOpSet() {
     AddAttentionOps(ops);
     AddLossOps(ops);
     AddOptimOps(ops);
+    AddImageOps(ops);
     return ops;
   }();
   return *set;
