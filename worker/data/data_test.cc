@@ -153,13 +153,33 @@ TEST_F(TextTest, BadFiles_AreRefusedWithTheReason) {
 
 TEST_F(TextTest, Tokenizer_RoundTripsUnicode) {
   const std::string text = "a\xc3\xa9\xe2\x82\xac\xf0\x9f\x99\x82 z";
-  auto t = OpenTokenizer(TextTokens::kCharacters, File(text));
+  auto t = OpenTokenizer(Options(text));
   ASSERT_TRUE(t.ok()) << t.status();
   EXPECT_EQ((*t)->vocab(), 6);
   auto ids = (*t)->Encode(text);
   ASSERT_TRUE(ids.ok());
   EXPECT_EQ((*t)->Decode(*ids), text);
   EXPECT_FALSE((*t)->Encode("q").ok());
+}
+
+TEST_F(TextTest, BytePairs_AreLearnedFromTheTrainingPartAlone) {
+  std::string train, held_out;
+  for (int i = 0; i < 50; ++i) train += "abab ", held_out += "xyxy ";
+  TextOptions options = Options(train + held_out);
+  options.tokens = TextTokens::kBpe;
+  options.bpe_vocab = options.vocab = 300;
+  auto d = OpenText(options);
+  ASSERT_TRUE(d.ok()) << d.status();
+  const Tokenizer& t = *(*d)->tokenizer();
+  EXPECT_EQ(t.Encode(" abab")->size(), 1u);
+  EXPECT_EQ(t.Encode(" xyxy")->size(), 5u);
+  for (int64_t s = 0; s < 40; ++s) {
+    EXPECT_EQ(t.Decode(Sample(**d, s).tokens).find_first_of("xy"), std::string::npos);
+  }
+  EXPECT_EQ(t.Decode(Sample(**d, 0, true).tokens), "xyxy");
+  auto again = OpenTokenizer(options);
+  ASSERT_TRUE(again.ok());
+  EXPECT_EQ((*again)->table().numbers, t.table().numbers);
 }
 
 }  // namespace

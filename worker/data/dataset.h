@@ -15,6 +15,8 @@
 
 namespace weft::data {
 
+class Tokenizer;
+
 // One input of the model: per-sample meta (without the sample dimension).
 struct Slot {
   std::string name;
@@ -34,6 +36,14 @@ class Dataset {
   virtual void EvalSample(int64_t number, absl::Span<void* const> into) const = 0;
   // Size and hash of what was read, equal on all nodes or the job is refused: "bytes:sha256".
   virtual std::string digest() const = 0;
+  // What the ids in "tokens" mean; null where they are no text.
+  virtual const Tokenizer* tokenizer() const { return nullptr; }
+};
+
+// What a tokenizer learned from the data, as a checkpoint keeps it. Empty: nothing.
+struct TokenTable {
+  std::string name;  // "characters": their code points; "merges": pairs of tokens
+  std::vector<int32_t> numbers;
 };
 
 // Text <-> ids, for sampling.
@@ -44,13 +54,15 @@ class Tokenizer {
   // InvalidArgument names the first character that has no id.
   virtual StatusOr<std::vector<int32_t>> Encode(absl::string_view text) const = 0;
   virtual std::string Decode(absl::Span<const int32_t> ids) const = 0;
+  virtual TokenTable table() const = 0;
 };
 
-enum class TextTokens { kBytes, kCharacters };
+enum class TextTokens { kBytes, kCharacters, kBpe };
 
 struct TextOptions {
   std::string path;
   TextTokens tokens = TextTokens::kBytes;
+  int64_t bpe_vocab = 0;    // tokens that kBpe learns
   double validation = 0.1;  // share at the file's end that is held out
   int64_t context = 0;
   int64_t vocab = 0;  // of the model; the data's must fit
@@ -62,6 +74,22 @@ struct ReverseOptions {
   int64_t max_length = 16;
   int64_t eval_samples = 1000;
   int64_t context = 0;
+  uint64_t seed = 0;
+};
+
+// Files of token ids; `path` and `validation` are patterns of FindFiles.
+struct TokenOptions {
+  std::string path;
+  std::string validation;  // empty: nothing is held out
+  int64_t eval_samples = 1000;
+  int64_t context = 0;
+  int64_t vocab = 0;  // of the model
+  uint64_t seed = 0;
+};
+
+struct Cifar10Options {
+  std::string path;        // a folder, or a pattern of FindFiles
+  std::string validation;  // such a pattern; empty: the folder's test_batch.bin
   uint64_t seed = 0;
 };
 
@@ -78,7 +106,19 @@ StatusOr<std::unique_ptr<Dataset>> OpenText(const TextOptions& options);
 // EOS.
 StatusOr<std::unique_ptr<Dataset>> OpenReverse(const ReverseOptions& options);
 
-// The tokenizer that OpenText uses for `tokens`; characters need the file.
-StatusOr<std::unique_ptr<Tokenizer>> OpenTokenizer(TextTokens tokens, const std::string& path);
+// Windows of ready-made tokens in an order that visits each once an epoch; windows follow each
+// other without gap and do not cross files. Errors name the file: absent, no such format, cut off,
+// too short for one window, ids outside of `vocab` (looked for in a part of each file only).
+StatusOr<std::unique_ptr<Dataset>> OpenTokens(const TokenOptions& options);
+
+// "images" u8 [3, 32, 32] and "targets" i32 [] in an order that visits each image once an epoch.
+// Errors name the file: absent, no such format, a label above 9.
+StatusOr<std::unique_ptr<Dataset>> OpenCifar10(const Cifar10Options& options);
+
+// The tokenizer that OpenText uses; bytes need no file. `options` as OpenText had them.
+StatusOr<std::unique_ptr<Tokenizer>> OpenTokenizer(const TextOptions& options);
+
+// The tokenizer that gave `table`, and bytes for an empty one. DataLoss when no tokenizer did.
+StatusOr<std::unique_ptr<Tokenizer>> TokenizerFrom(const TokenTable& table);
 
 }  // namespace weft::data

@@ -13,9 +13,10 @@ namespace {
 
 class TextDataset final : public Dataset {
  public:
-  TextDataset(std::vector<int32_t> ids, int64_t train_ids, int64_t context, uint64_t seed,
-              std::string digest)
-      : ids_(std::move(ids)),
+  TextDataset(std::unique_ptr<Tokenizer> tokenizer, std::vector<int32_t> ids, int64_t train_ids,
+              int64_t context, uint64_t seed, std::string digest)
+      : tokenizer_(std::move(tokenizer)),
+        ids_(std::move(ids)),
         train_ids_(train_ids),
         context_(context),
         seed_(seed),
@@ -41,6 +42,7 @@ class TextDataset final : public Dataset {
     Window(train_ids_ + begin, std::min(context_, held_out() - 1 - begin), into);
   }
   std::string digest() const override { return digest_; }
+  const Tokenizer* tokenizer() const override { return tokenizer_.get(); }
 
  private:
   int64_t held_out() const { return static_cast<int64_t>(ids_.size()) - train_ids_; }
@@ -54,6 +56,7 @@ class TextDataset final : public Dataset {
     }
   }
 
+  std::unique_ptr<Tokenizer> tokenizer_;
   std::vector<int32_t> ids_;
   int64_t train_ids_;
   int64_t context_;
@@ -76,7 +79,36 @@ Status CheckLengths(const TextOptions& o, int64_t train, int64_t held_out) {
   return absl::OkStatus();
 }
 
+// The whole text as ids, and how many of them are trained on. Byte pairs do not cross that border;
+// the other tokens are counted, not bytes.
+struct EncodedText {
+  std::vector<int32_t> ids;
+  int64_t train = 0;
+};
+
+StatusOr<EncodedText> Encode(const TextOptions& options, const Tokenizer& tokenizer,
+                             absl::string_view text) {
+  EncodedText encoded;
+  if (options.tokens != TextTokens::kBpe) {
+    ASSIGN_OR_RETURN(encoded.ids, tokenizer.Encode(text));
+    const auto total = static_cast<int64_t>(encoded.ids.size());
+    encoded.train = total - static_cast<int64_t>(static_cast<double>(total) * options.validation);
+    return encoded;
+  }
+  const auto train = static_cast<size_t>(TrainBytes(text, options.validation));
+  ASSIGN_OR_RETURN(encoded.ids, tokenizer.Encode(text.substr(0, train)));
+  encoded.train = static_cast<int64_t>(encoded.ids.size());
+  ASSIGN_OR_RETURN(const std::vector<int32_t> rest, tokenizer.Encode(text.substr(train)));
+  encoded.ids.insert(encoded.ids.end(), rest.begin(), rest.end());
+  return encoded;
+}
+
 }  // namespace
+
+int64_t TrainBytes(absl::string_view text, double validation) {
+  const auto total = static_cast<int64_t>(text.size());
+  return total - static_cast<int64_t>(static_cast<double>(total) * validation);
+}
 
 StatusOr<std::unique_ptr<Dataset>> OpenText(const TextOptions& options) {
   if (!(options.validation >= 0 && options.validation < 1)) {
@@ -84,22 +116,20 @@ StatusOr<std::unique_ptr<Dataset>> OpenText(const TextOptions& options) {
   }
   ASSIGN_OR_RETURN(const std::string text, ckpt::ReadFile(options.path));
   if (text.empty()) return InvalidArgument("'", options.path, "' is empty");
-  StatusOr<std::unique_ptr<Tokenizer>> tokenizer = TokenizerOf(options.tokens, text);
+  StatusOr<std::unique_ptr<Tokenizer>> tokenizer = TokenizerOf(options, text);
   if (!tokenizer.ok()) return Annotate(tokenizer.status(), absl::StrCat("'", options.path, "'"));
   if ((*tokenizer)->vocab() > options.vocab) {
     return InvalidArgument("'", options.path, "' has ", (*tokenizer)->vocab(),
                            " distinct tokens, model.gpt.vocab is ", options.vocab);
   }
-  ASSIGN_OR_RETURN(std::vector<int32_t> ids, (*tokenizer)->Encode(text));
-  const int64_t total = static_cast<int64_t>(ids.size());
-  const int64_t train =
-      total - static_cast<int64_t>(static_cast<double>(total) * options.validation);
-  RETURN_IF_ERROR(CheckLengths(options, train, total - train));
+  ASSIGN_OR_RETURN(EncodedText encoded, Encode(options, **tokenizer, text));
+  const auto total = static_cast<int64_t>(encoded.ids.size());
+  RETURN_IF_ERROR(CheckLengths(options, encoded.train, total - encoded.train));
   Sha256 sha;
   sha.Update(text.data(), text.size());
   const std::string digest = absl::StrCat(text.size(), ":", sha.FinishHex());
-  return std::make_unique<TextDataset>(std::move(ids), train, options.context, options.seed,
-                                       digest);
+  return std::make_unique<TextDataset>(*std::move(tokenizer), std::move(encoded.ids), encoded.train,
+                                       options.context, options.seed, digest);
 }
 
 }  // namespace weft::data
