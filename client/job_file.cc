@@ -1,11 +1,13 @@
 #include "client/job_file.h"
 
+#include <glob.h>
 #include <sys/stat.h>
 
 #include <bitset>
 #include <filesystem>
 #include <memory>
 
+#include "absl/cleanup/cleanup.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -76,13 +78,19 @@ void Resolve(const Origin& origin, std::string* path) {
   *path = (origin.folder / *path).lexically_normal().string();
 }
 
+// `path` is `written` made absolute.
+Status NoFile(const Origin& origin, absl::string_view field, const std::string& written,
+              const std::string& path, absl::string_view what) {
+  return NotFound(
+      origin.where, field, ": no file '", written, "'",
+      written == path ? "" : absl::StrCat(" (", path, ", from ", origin.folder_name, ")"),
+      "; correct the path, or name ", what, " with --set ", field, "=FILE");
+}
+
 Status CheckTextFile(const Origin& origin, const std::string& written, const std::string& path) {
   struct stat info;
   if (stat(path.c_str(), &info) != 0) {
-    return NotFound(
-        origin.where, "data.text.path: no file '", written, "'",
-        written == path ? "" : absl::StrCat(" (", path, ", from ", origin.folder_name, ")"),
-        "; correct the path, or name the text with --set data.text.path=FILE");
+    return NoFile(origin, "data.text.path", written, path, "the text");
   }
   if (!S_ISREG(info.st_mode)) {
     return InvalidArgument(origin.where, "data.text.path: ", path,
@@ -112,6 +120,51 @@ Status SettleVocabulary(const std::string& text_at, const std::string& vocab_at,
     return InvalidArgument(vocab_at, "model.gpt.vocab: ", model->vocab(), " is too small for the ",
                            *characters, " distinct characters of ", path,
                            "; leave it out or write at least ", *characters);
+  }
+  return absl::OkStatus();
+}
+
+// Makes `*path`, a pattern of files (or a folder), absolute, and checks that it names something.
+Status SettleFiles(const std::string& field, const JobFile& job,
+                   const std::filesystem::path& folder, std::string* path) {
+  if (path->empty()) return absl::OkStatus();
+  const Origin origin = OriginOf(field, job, folder);
+  const std::string written = *path;
+  Resolve(origin, path);
+  glob_t found = {};
+  const absl::Cleanup freer = [&found] { globfree(&found); };
+  if (glob(path->c_str(), GLOB_BRACE | GLOB_NOSORT, nullptr, &found) == 0) return absl::OkStatus();
+  return NoFile(origin, field, written, *path, "the files");
+}
+
+Status SettleText(const std::filesystem::path& folder, JobFile* job) {
+  v1::TextData* text = job->spec.mutable_data()->mutable_text();
+  const Origin origin = OriginOf("data.text.path", *job, folder);
+  if (text->path().empty()) {
+    return InvalidArgument(origin.where,
+                           "data.text.path: no value; name the text file to train on");
+  }
+  const std::string written = text->path();
+  Resolve(origin, text->mutable_path());
+  RETURN_IF_ERROR(CheckTextFile(origin, written, text->path()));
+  if (text->tokens() != v1::TOKENS_CHARACTERS || !job->spec.model().has_gpt()) {
+    return absl::OkStatus();
+  }
+  return SettleVocabulary(origin.where, job->Where("model.gpt.vocab"), &job->spec);
+}
+
+Status SettleData(const std::filesystem::path& folder, JobFile* job) {
+  v1::DataSpec* data = job->spec.mutable_data();
+  if (data->has_text()) return SettleText(folder, job);
+  if (data->has_tokens()) {
+    v1::TokenData* tokens = data->mutable_tokens();
+    RETURN_IF_ERROR(SettleFiles("data.tokens.path", *job, folder, tokens->mutable_path()));
+    return SettleFiles("data.tokens.validation", *job, folder, tokens->mutable_validation());
+  }
+  if (data->has_cifar10()) {
+    v1::Cifar10Data* images = data->mutable_cifar10();
+    RETURN_IF_ERROR(SettleFiles("data.cifar10.path", *job, folder, images->mutable_path()));
+    return SettleFiles("data.cifar10.validation", *job, folder, images->mutable_validation());
   }
   return absl::OkStatus();
 }
@@ -171,20 +224,7 @@ StatusOr<JobFile> LoadJobFile(const std::string& path, const std::vector<std::st
     Resolve(OriginOf("sample.checkpoint", job, folder),
             spec.mutable_sample()->mutable_checkpoint());
   }
-  if (spec.data().has_text()) {
-    v1::TextData* text = spec.mutable_data()->mutable_text();
-    const Origin origin = OriginOf("data.text.path", job, folder);
-    if (text->path().empty()) {
-      return InvalidArgument(origin.where,
-                             "data.text.path: no value; name the text file to train on");
-    }
-    const std::string written = text->path();
-    Resolve(origin, text->mutable_path());
-    RETURN_IF_ERROR(CheckTextFile(origin, written, text->path()));
-    if (text->tokens() == v1::TOKENS_CHARACTERS && spec.model().has_gpt()) {
-      RETURN_IF_ERROR(SettleVocabulary(origin.where, job.Where("model.gpt.vocab"), &spec));
-    }
-  }
+  if (spec.has_data()) RETURN_IF_ERROR(SettleData(folder, &job));
   return job;
 }
 

@@ -100,6 +100,31 @@ TEST_F(JobFileTest, AbsentData_NamesBothPaths) {
                 "--set data.text.path=FILE");
 }
 
+TEST_F(JobFileTest, TokenFilesAndImages_BecomeAbsoluteAndMustBeThere) {
+  Write("a_1.bin", "x");
+  const std::string tokens = Write(
+      "tokens.yaml", "name: a\ndata:\n  tokens: {path: 'a_*.bin', validation: '{b,c}.bin'}\n");
+  const auto absent = LoadJobFile(tokens, {});
+  EXPECT_EQ(absent.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(absent.status().message(),
+            tokens + ":3:41: data.tokens.validation: no file '{b,c}.bin' (" + folder_ +
+                "/{b,c}.bin, from the job file's folder); correct the path, or name the files with "
+                "--set data.tokens.validation=FILE");
+  Write("c.bin", "x");
+  const auto there = LoadJobFile(tokens, {});
+  ASSERT_TRUE(there.ok()) << there.status();
+  EXPECT_EQ(there->spec.data().tokens().path(), folder_ + "/a_*.bin");
+  EXPECT_EQ(there->spec.data().tokens().validation(), folder_ + "/{b,c}.bin");
+
+  const std::string images = Write("images.yaml", "name: a\ndata:\n  cifar10: {path: .}\n");
+  const auto folder = LoadJobFile(images, {});
+  ASSERT_TRUE(folder.ok()) << folder.status();
+  EXPECT_EQ(folder->spec.data().cifar10().path(), folder_ + "/");
+  EXPECT_EQ(LoadJobFile(images, {"data.cifar10.path=/nonexistent"}).status().message(),
+            "--set data.cifar10.path=/nonexistent: data.cifar10.path: no file '/nonexistent'; "
+            "correct the path, or name the files with --set data.cifar10.path=FILE");
+}
+
 TEST_F(JobFileTest, FolderAsData_IsRefused) {
   const auto job = LoadJobFile(WriteJob(""), {"data.text.path=/"});
   EXPECT_EQ(job.status().code(), absl::StatusCode::kInvalidArgument);
@@ -147,6 +172,7 @@ void ExpectParses(const char* folder) {
 
 TEST(Configs, EveryFile_Parses) {
   ExpectParses<v1::JobSpec>("configs/jobs");
+  ExpectParses<v1::JobSpec>("configs/jobs/reference");
   ExpectParses<v1::CoordinatorConfig>("configs/server");
   ExpectParses<v1::WorkerConfig>("configs/worker");
   ExpectParses<v1::ClientConfig>("configs/client");

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "fabric/graph/builder.h"
-#include "fabric/opset/grad_helpers.h"
+#include "fabric/models/layers.h"
 
 namespace weft {
 namespace {
@@ -59,34 +59,18 @@ class Decoder {
       const Value wpe = Matrix("wpe", spec_.context, spec_.dim, spec_.init_scale);
       x = b_.EmitNamed("wpe", "add", {x, wpe}, {})[0];
     }
-    for (int64_t i = 0; i < spec_.layers; ++i) x = Block(absl::StrCat("h.", i), x);
-    x = Norm("norm", x);
-    const Value logits = Head(x, wte);
-    if (mode == GraphMode::kPredict) {
-      b_.Output("logits", logits);
-    } else {
-      const Value targets = b_.Input("targets", ids);
-      const Values loss = b_.EmitNamed("loss", "cross_entropy", {logits, targets}, {});
-      const char* names[] = {"loss_sum", "count", "correct"};
-      for (size_t i = 0; i < 3 && i < loss.size(); ++i) b_.Output(names[i], loss[i]);
+    const BlockLayers block = Block();
+    for (int64_t i = 0; i < spec_.layers; ++i) {
+      x = TransformerBlock(b_, absl::StrCat("h.", i), x, block);
     }
+    x = Norm(b_, "norm", x, spec_.dim, block.norm);
+    EmitOutputs(b_, Head(x, wte), ids.shape, mode);
     return b_.Finish();
   }
 
  private:
   Value Matrix(const std::string& name, int64_t rows, int64_t cols, double scale) {
     return b_.Parameter(name, {DType::kF32, {rows, cols}}, {InitRule::Kind::kNormal, scale}, true);
-  }
-  Value Vector(const std::string& name, int64_t size, InitRule::Kind kind) {
-    return b_.Parameter(name, {DType::kF32, {size}}, {kind, 0}, false);
-  }
-
-  Value Norm(const std::string& name, const Value& x) {
-    const bool rms = spec_.norm == GptSpec::Norm::kRms;
-    Values in = {x, Vector(name + ".weight", spec_.dim, InitRule::Kind::kOnes)};
-    if (!rms && spec_.bias) in.push_back(Vector(name + ".bias", spec_.dim, InitRule::Kind::kZeros));
-    return b_.EmitNamed(name, rms ? "rms_norm" : "layer_norm", in,
-                        {{"eps", rms ? kRmsEps : kLayerEps}})[0];
   }
 
   enum class Into { kBlock, kResidual };
@@ -101,34 +85,29 @@ class Decoder {
     return fan_in ? scale / sums : scale / std::sqrt(sums);
   }
 
-  Value Linear(const std::string& name, const Value& x, int64_t from, int64_t to, Into into) {
-    Values in = {x, Matrix(name, from, to, LinearScale(from, into))};
-    if (spec_.bias) in.push_back(Vector(name + ".bias", to, InitRule::Kind::kZeros));
-    return b_.EmitNamed(name, "linear", in, {})[0];
+  LinearLayer LinearOf(int64_t inputs, Into into) const {
+    return {{InitRule::Kind::kNormal, LinearScale(inputs, into)}, spec_.bias, {}};
   }
 
-  Value Block(const std::string& h, Value x) {
-    const int64_t dim = spec_.dim;
-    Value y = Norm(h + ".norm1", x);
-    y = Linear(h + ".attn.qkv", y, dim, 3 * dim, Into::kBlock);  // [rows, context, 3 * dim]
-    if (spec_.position == GptSpec::Position::kRotary) {
-      y = b_.EmitNamed(h + ".attn.rotary", "rotary", {y},
-                       {{"heads", spec_.heads}, {"base", kRotaryBase}})[0];
-    }
-    y = b_.EmitNamed(h + ".attn", "attention", {y}, {{"heads", spec_.heads}, {"causal", true}})[0];
-    y = Linear(h + ".attn.proj", y, dim, dim, Into::kResidual);
-    x = b_.EmitNamed(h + ".attn.residual", "add", {x, y}, {})[0];
-    y = Norm(h + ".norm2", x);
-    y = Linear(h + ".mlp.up", y, dim, 4 * dim, Into::kBlock);
-    y = b_.EmitNamed(h + ".mlp.gelu", "gelu", {y}, {})[0];
-    y = Linear(h + ".mlp.down", y, 4 * dim, dim, Into::kResidual);
-    return b_.EmitNamed(h + ".mlp.residual", "add", {x, y}, {})[0];
+  BlockLayers Block() const {
+    const bool rms = spec_.norm == GptSpec::Norm::kRms;
+    BlockLayers block;
+    block.heads = spec_.heads;
+    block.dim = spec_.dim;
+    block.causal = true;
+    if (spec_.position == GptSpec::Position::kRotary) block.rotary_base = kRotaryBase;
+    block.norm = {rms, spec_.bias, rms ? kRmsEps : kLayerEps};
+    block.qkv = block.up = LinearOf(spec_.dim, Into::kBlock);
+    block.proj = LinearOf(spec_.dim, Into::kResidual);
+    block.down = LinearOf(4 * spec_.dim, Into::kResidual);
+    return block;
   }
 
   Value Head(const Value& x, const Value& wte) {
     if (spec_.tied) return b_.EmitNamed("head", "linear", {x, wte}, {{"transpose_w", true}})[0];
-    const Value head = Matrix("head", spec_.dim, spec_.vocab, LinearScale(spec_.dim, Into::kBlock));
-    return b_.EmitNamed("head", "linear", {x, head}, {})[0];
+    LinearLayer head = LinearOf(spec_.dim, Into::kBlock);
+    head.has_bias = false;
+    return Linear(b_, "head", x, spec_.dim, spec_.vocab, head);
   }
 
   const GptSpec& spec_;

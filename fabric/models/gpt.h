@@ -5,6 +5,7 @@
 
 #include "fabric/base/status.h"
 #include "fabric/graph/graph.h"
+#include "fabric/models/graph_mode.h"
 
 namespace weft {
 
@@ -31,12 +32,7 @@ struct GptSpec {
   double residual_scale = 0;  // factor on linears into the residual; 0: by `init`
 };
 
-enum class GraphMode {
-  kTrain,  // inputs tokens, targets i32 [rows, context] (-1: not counted); outputs loss_sum, count,
-           // correct
-  kPredict,  // input tokens; output logits f32 [rows, context, vocab]
-};
-
+// Inputs tokens (and targets) i32 [rows, context]; logits f32 [rows, context, vocab].
 // Parameters in this order, linears stored [in, out]: wte, wpe (learned),
 // h.<i>.norm1.weight[.bias], h.<i>.attn.qkv, h.<i>.attn.proj, h.<i>.norm2.weight, h.<i>.mlp.up,
 // h.<i>.mlp.down, norm.weight, head (untied); biases as <name>.bias after their weight (norm1.bias,

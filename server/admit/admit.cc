@@ -17,6 +17,7 @@ namespace {
 constexpr size_t kMostNameBytes = 63;
 constexpr size_t kMostPathBytes = 4096;
 constexpr int64_t kReverseExtra = 4;  // padding, begin, separator, end
+constexpr int64_t kBytes = 256, kMostBpeTokens = 65536;
 
 class Admission {
  public:
@@ -196,10 +197,11 @@ class Admission {
       case v1::DataSpec::kText:
         return CheckText(data->mutable_text());
       case v1::DataSpec::kTokens:
+        return CheckTokens(data->mutable_tokens());
       case v1::DataSpec::kCifar10:
-        return problems_.Add("data", "this build reads text and reverse only");
+        return CheckCifar10(data->mutable_cifar10());
       case v1::DataSpec::KIND_NOT_SET:
-        return problems_.Add("data", "is missing; choose text or reverse");
+        return problems_.Add("data", "is missing; choose text, tokens, cifar10 or reverse");
     }
   }
 
@@ -229,25 +231,54 @@ class Admission {
       problems_.Add("data.text.validation", "is ", text->validation(),
                     ", wants 0 <= validation < 1");
     }
+    if (text->tokens() != v1::TOKENS_BPE) {
+      if (text->vocab() != 0) problems_.Add("data.text.vocab", "is for tokens: bpe alone");
+    } else if (text->vocab() == 0) {
+      problems_.Add("data.text.vocab", "is missing; with tokens: bpe it says how many to learn");
+    } else {
+      problems_.Within<int64_t>("data.text.vocab", text->vocab(), kBytes + 1, kMostBpeTokens);
+    }
+  }
+
+  void CheckTokens(v1::TokenData* tokens) {
+    CheckPath("data.tokens.path", tokens->path());
+    if (!tokens->validation().empty()) CheckPath("data.tokens.validation", tokens->validation());
+    if (tokens->eval_samples() == 0) tokens->set_eval_samples(1000);
+    problems_.Within<int64_t>("data.tokens.eval_samples", tokens->eval_samples(), 1,
+                              int64_t{1} << 30);
+  }
+
+  void CheckCifar10(v1::Cifar10Data* cifar10) {
+    CheckPath("data.cifar10.path", cifar10->path());
+    if (!cifar10->validation().empty()) CheckPath("data.cifar10.validation", cifar10->validation());
+    if (!cifar10->has_augment()) cifar10->set_augment(true);
   }
 
   // The vocabulary that the data needs; 0: not known here.
   int64_t DataVocab() const {
-    if (spec_.data().has_reverse()) return spec_.data().reverse().symbols() + kReverseExtra;
-    if (spec_.data().has_text() && spec_.data().text().tokens() == v1::TOKENS_BYTES) return 256;
+    const v1::DataSpec& data = spec_.data();
+    if (data.has_reverse()) return data.reverse().symbols() + kReverseExtra;
+    if (data.has_text() && data.text().tokens() == v1::TOKENS_BYTES) return kBytes;
+    if (data.has_text() && data.text().tokens() == v1::TOKENS_BPE) return data.text().vocab();
     return 0;
   }
 
   void FillVocab() {
-    if (!spec_.model().has_gpt()) return;
+    if (!spec_.model().has_gpt() || spec_.data().has_cifar10()) return;
     v1::GptModel* gpt = spec_.mutable_model()->mutable_gpt();
     const int64_t needed = DataVocab();
     if (gpt->vocab() == 0 && needed > 0) gpt->set_vocab(needed);
     if (gpt->vocab() == 0) {
-      problems_.Add(
-          "model.gpt.vocab",
-          "is missing, and only the file can tell: set it to the number of distinct characters "
-          "(`weft` fills it in from the file)");
+      if (spec_.data().has_tokens()) {
+        problems_.Add("model.gpt.vocab",
+                      "is missing, and token files do not tell: set it above their greatest id "
+                      "(GPT-2's: 50257, or 50304 for speed)");
+      } else {
+        problems_.Add(
+            "model.gpt.vocab",
+            "is missing, and only the file can tell: set it to the number of distinct characters "
+            "(`weft` fills it in from the file)");
+      }
       gpt->set_vocab(1);  // so that the other sizes are checked all the same
     } else if (gpt->vocab() > 0 && gpt->vocab() < needed) {
       problems_.Add("model.gpt.vocab", "is ", gpt->vocab(), ", the data has ", needed, " tokens");

@@ -134,14 +134,15 @@ TEST(Admit, WrongFields_AreNamed) {
        [](v1::JobSpec* s) { s->mutable_ranks()->set_min(3); }},
       {"lanes: is 1, below ranks.max 2", [](v1::JobSpec* s) { s->set_lanes(1); }},
       {"lanes: is 70000, wants 1 to 65536", [](v1::JobSpec* s) { s->set_lanes(70000); }},
-      {"data: is missing; choose text or reverse", [](v1::JobSpec* s) { s->clear_data(); }},
+      {"data: is missing; choose text, tokens, cifar10 or reverse",
+       [](v1::JobSpec* s) { s->clear_data(); }},
       {"data.text.path: is missing", [](v1::JobSpec* s) { s->mutable_data()->mutable_text(); }},
       {"data.text.validation: is 1",
        [](v1::JobSpec* s) { s->mutable_data()->mutable_text()->set_validation(1); }},
       {"data.reverse.max_length: is 40: 2 * max_length + 3 = 83 tokens do not fit into a context "
        "of 64",
        [](v1::JobSpec* s) { s->mutable_data()->mutable_reverse()->set_max_length(40); }},
-      {"model: is missing; choose gpt or graph", [](v1::JobSpec* s) { s->clear_model(); }},
+      {"model: is missing; choose gpt, vit or graph", [](v1::JobSpec* s) { s->clear_model(); }},
       {"model.gpt.heads: 3 does not divide dim 8", [](v1::JobSpec* s) { GptOf(s)->set_heads(3); }},
       {"model.gpt.heads: rotary positions need an even head width, dim / heads is 1",
        [](v1::JobSpec* s) { GptOf(s)->set_heads(8), GptOf(s)->set_position(v1::POSITION_ROTARY); }},
@@ -182,6 +183,106 @@ TEST(Admit, WrongFields_AreNamed) {
                                                                                << status;
     ASSERT_TRUE(GetErrorDetail(status).has_value()) << row.says;
     EXPECT_EQ(GetErrorDetail(status)->action, ErrorAction::kFixInput);
+  }
+}
+
+v1::JobSpec Vit() {
+  v1::JobSpec spec = Small();
+  *spec.mutable_model() = Parse("model { vit { layers: 1 heads: 2 dim: 8 } }").model();
+  *spec.mutable_data() = Parse("data { cifar10 { path: 'images' } }").data();
+  return spec;
+}
+
+TEST(Admit, VisionJob_GetsItsDefaults) {
+  const StatusOr<v1::JobSpec> spec = Admit(BuiltinOpSet(), Vit());
+  ASSERT_TRUE(spec.ok()) << spec.status();
+  const v1::JobSpec expected = Parse(R"(
+    model { vit { layers: 1 heads: 2 dim: 8 image: 32 patch: 4 classes: 10 class_tokens: 1 norm: NORM_LAYER
+                  qkv_bias: true init_scale: 0.02 } }
+    data { cifar10 { path: 'images' augment: true } })");
+  EXPECT_EQ(spec->model().DebugString(), expected.model().DebugString());
+  EXPECT_EQ(spec->data().DebugString(), expected.data().DebugString());
+  EXPECT_EQ(Admit(BuiltinOpSet(), *spec)->DebugString(), spec->DebugString());
+  v1::JobSpec rms = Vit();
+  rms.mutable_model()->mutable_vit()->set_norm(v1::NORM_RMS);
+  EXPECT_FALSE(Admit(BuiltinOpSet(), rms)->model().vit().qkv_bias());
+}
+
+TEST(Admit, BytePairsAndTokenFiles_FillVocabAndEvaluation) {
+  v1::JobSpec spec = Small();
+  *spec.mutable_data() = Parse("data { text { path: 'x' tokens: TOKENS_BPE vocab: 300 } }").data();
+  const StatusOr<v1::JobSpec> text = Admit(BuiltinOpSet(), spec);
+  ASSERT_TRUE(text.ok()) << text.status();
+  EXPECT_EQ(text->model().gpt().vocab(), 300);
+  *spec.mutable_data() = Parse("data { tokens { path: 'x' } }").data();
+  spec.mutable_model()->mutable_gpt()->set_vocab(50257);
+  const StatusOr<v1::JobSpec> tokens = Admit(BuiltinOpSet(), spec);
+  ASSERT_TRUE(tokens.ok()) << tokens.status();
+  EXPECT_EQ(tokens->data().tokens().eval_samples(), 1000);
+}
+
+TEST(Admit, DataOrModelThatDoesNotFit_IsNamed) {
+  const auto data = [](const std::string& text) {
+    return [text](v1::JobSpec* s) { *s->mutable_data() = Parse("data { " + text + " }").data(); };
+  };
+  const auto vit = [](const std::string& text) {
+    return [text](v1::JobSpec* s) {
+      *s = Vit();
+      s->MergeFrom(Parse("model { vit { " + text + " } }"));
+    };
+  };
+  const struct {
+    std::string says;
+    std::function<void(v1::JobSpec*)> spoil;
+  } rows[] = {
+      {"data.text.vocab: is missing; with tokens: bpe it says how many to learn\n"
+       "model.gpt.vocab: is missing, and only the file can tell: set it to the number of distinct "
+       "characters (`weft` fills it in from the file)",
+       data("text { path: 'x' tokens: TOKENS_BPE }")},
+      {"data.text.vocab: is 256, wants 257 to 65536",
+       data("text { path: 'x' tokens: TOKENS_BPE vocab: 256 }")},
+      {"data.text.vocab: is for tokens: bpe alone", data("text { path: 'x' vocab: 300 }")},
+      {"model.gpt.vocab: is missing, and token files do not tell: set it above their greatest id "
+       "(GPT-2's: 50257, or 50304 for speed)",
+       data("tokens { path: 'x' }")},
+      {"data.tokens.eval_samples: is -1, wants 1 to 1073741824",
+       [](v1::JobSpec* s) {
+         *s->mutable_data() = Parse("data { tokens { path: 'x' eval_samples: -1 } }").data();
+         s->mutable_model()->mutable_gpt()->set_vocab(50257);
+       }},
+      {"data.cifar10.path: is missing",
+       [](v1::JobSpec* s) {
+         *s = Vit();
+         s->mutable_data()->mutable_cifar10()->clear_path();
+       }},
+      {"data.cifar10: has images, and model.gpt reads tokens; use model.vit",
+       data("cifar10 { path: 'x' }")},
+      {"data: has tokens, and model.vit reads images; use cifar10",
+       [](v1::JobSpec* s) { *s->mutable_model() = Vit().model(); }},
+      {"model.vit: a sampling job writes text, and this model reads images",
+       [](v1::JobSpec* s) {
+         *s->mutable_model() = Vit().model();
+         s->clear_data();
+         s->clear_train();
+         s->clear_ranks();
+         s->mutable_sample()->set_checkpoint("x");
+       }},
+      {"model.vit.heads: 3 does not divide dim 8", vit("heads: 3")},
+      {"model.vit.patch: 5 does not divide image 32", vit("patch: 5")},
+      {"model.vit.class_tokens: is -1, wants at least 1", vit("class_tokens: -1")},
+      {"model.vit.init_scale: is -1, wants a number from 0", vit("init_scale: -1")},
+      {"model.vit.image: is 64, the data's images have 32 pixels a side", vit("image: 64")},
+      {"model.vit.classes: is 5, the data has 10", vit("classes: 5")},
+      {"model.vit.norm: there is no choice 9",
+       [](v1::JobSpec* s) {
+         *s = Vit();
+         s->mutable_model()->mutable_vit()->set_norm(static_cast<v1::Norm>(9));
+       }},
+  };
+  for (const auto& row : rows) {
+    v1::JobSpec spec = Small();
+    row.spoil(&spec);
+    EXPECT_EQ(Admit(BuiltinOpSet(), spec).status().message(), row.says);
   }
 }
 

@@ -3,12 +3,14 @@
 #include <algorithm>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/match.h"
 
 #include "fabric/graph/backward.h"
 #include "fabric/graph/rebuild.h"
 #include "fabric/models/gpt.h"
+#include "fabric/models/vit.h"
 #include "fabric/wire/convert_graph.h"
 #include "fabric/wire/convert_model.h"
 
@@ -19,6 +21,20 @@ namespace {
 int64_t LaneRows(const v1::JobSpec& spec) {
   const int64_t batch = spec.train().batch(), lanes = spec.lanes();
   return batch > 0 && lanes > 0 && batch % lanes == 0 ? batch / lanes : 1;
+}
+
+// What building a family said: errors about one of `fields` begin with its name, the others are
+// about a node or parameter.
+void AddFamilyProblem(const std::string& family, const std::vector<std::string>& fields,
+                      const Status& status, Problems* problems) {
+  if (status.ok()) return;
+  const absl::string_view message = status.message();
+  for (const std::string& field : fields) {
+    const std::string prefix = absl::StrCat(field, ": ");
+    if (!absl::StartsWith(message, prefix)) continue;
+    return problems->Add(absl::StrCat(family, ".", field), message.substr(prefix.size()));
+  }
+  problems->Add(family, message);
 }
 
 void CheckGpt(v1::JobSpec* spec, Problems* problems) {
@@ -33,47 +49,97 @@ void CheckGpt(v1::JobSpec* spec, Problems* problems) {
   if (!gpt->has_tied()) gpt->set_tied(true);
   if (!gpt->has_bias()) gpt->set_bias(false);
   if (!gpt->has_init_scale()) gpt->set_init_scale(0.02);
-  const bool samples = spec->has_sample();
-  const Status status = BuildGpt(wire::FromProto(*gpt), samples ? 1 : LaneRows(*spec),
-                                 samples ? GraphMode::kPredict : GraphMode::kTrain)
-                            .status();
-  if (status.ok()) return;
-  // Errors about the sizes begin with the field's name; the others are about a node or parameter.
-  const bool about_field = absl::StartsWithIgnoreCase(status.message(), "layers:") ||
-                           absl::StartsWithIgnoreCase(status.message(), "heads:") ||
-                           absl::StartsWithIgnoreCase(status.message(), "dim:") ||
-                           absl::StartsWithIgnoreCase(status.message(), "context:") ||
-                           absl::StartsWithIgnoreCase(status.message(), "vocab:") ||
-                           absl::StartsWithIgnoreCase(status.message(), "init_scale:") ||
-                           absl::StartsWithIgnoreCase(status.message(), "residual_scale:");
-  const absl::string_view message = status.message();
-  const size_t colon = message.find(": ");
-  if (about_field) {
-    problems->Add(absl::StrCat("model.gpt.", message.substr(0, colon)), message.substr(colon + 2));
-  } else {
-    problems->Add("model.gpt", message);
+  if (spec->data().has_cifar10()) {
+    return problems->Add("data.cifar10", "has images, and model.gpt reads tokens; use model.vit");
   }
+  const bool samples = spec->has_sample();
+  const GraphMode mode = samples ? GraphMode::kPredict : GraphMode::kTrain;
+  AddFamilyProblem(
+      "model.gpt", {"layers", "heads", "dim", "context", "vocab", "init_scale", "residual_scale"},
+      BuildGpt(wire::FromProto(*gpt), samples ? 1 : LaneRows(*spec), mode).status(), problems);
 }
 
-// The data feed hands out "tokens" and "targets", i32 [samples, context].
-Status CheckFeed(const Graph& graph) {
+void CheckVit(v1::JobSpec* spec, Problems* problems) {
+  v1::VitModel* vit = spec->mutable_model()->mutable_vit();
+  if (spec->has_sample()) {
+    return problems->Add("model.vit", "a sampling job writes text, and this model reads images");
+  }
+  if (!v1::Norm_IsValid(vit->norm())) {
+    return problems->Add("model.vit.norm", "there is no choice ", static_cast<int>(vit->norm()));
+  }
+  if (!spec->data().has_cifar10()) {
+    if (spec->data().kind_case() == v1::DataSpec::KIND_NOT_SET) return;  // said already
+    return problems->Add("data", "has tokens, and model.vit reads images; use cifar10");
+  }
+  if (vit->norm() == v1::NORM_UNSPECIFIED) vit->set_norm(v1::NORM_LAYER);
+  const VitSpec filled = wire::FromProto(*vit, spec->data());
+  vit->set_image(filled.image);
+  vit->set_patch(filled.patch);
+  vit->set_classes(filled.classes);
+  vit->set_class_tokens(filled.class_tokens);
+  vit->set_qkv_bias(filled.qkv_bias);
+  vit->set_init_scale(filled.init_scale);
+  if (filled.image != wire::kCifar10Side) {
+    problems->Add("model.vit.image", "is ", filled.image, ", the data's images have ",
+                  wire::kCifar10Side, " pixels a side");
+  }
+  if (filled.classes < wire::kCifar10Classes) {
+    problems->Add("model.vit.classes", "is ", filled.classes, ", the data has ",
+                  wire::kCifar10Classes);
+  }
+  AddFamilyProblem(
+      "model.vit",
+      {"layers", "heads", "dim", "image", "patch", "classes", "class_tokens", "init_scale"},
+      BuildVit(filled, LaneRows(*spec), GraphMode::kTrain).status(), problems);
+}
+
+// What the data hands out, by the input's name: dtype, and dimensions of a sample, -1 for any.
+struct Fed {
+  const char* name;
+  DType dtype;
+  std::vector<int64_t> dims;
+  const char* meta;  // as text
+};
+
+std::vector<Fed> FedBy(const v1::DataSpec& data) {
+  if (data.has_cifar10()) {
+    return {{"images", DType::kU8, {3, 32, 32}, "u8[samples, 3, 32, 32]"},
+            {"targets", DType::kI32, {}, "i32[samples]"}};
+  }
+  return {{"tokens", DType::kI32, {-1}, "i32[samples, context]"},
+          {"targets", DType::kI32, {-1}, "i32[samples, context]"}};
+}
+
+bool Fits(const TensorMeta& meta, const Fed& fed) {
+  if (meta.dtype != fed.dtype || meta.shape.rank() != static_cast<int>(fed.dims.size()) + 1) {
+    return false;
+  }
+  for (size_t i = 0; i < fed.dims.size(); ++i) {
+    if (fed.dims[i] >= 0 && meta.shape[static_cast<int>(i) + 1] != fed.dims[i]) return false;
+  }
+  return true;
+}
+
+Status CheckFeed(const Graph& graph, const v1::DataSpec& data) {
+  const std::vector<Fed> fed = FedBy(data);
+  const std::string both = absl::StrCat("'", fed[0].name, "' and '", fed[1].name, "'");
   if (graph.inputs.size() != 2) {
-    return InvalidArgument("has ", graph.inputs.size(), " inputs, wants 'tokens' and 'targets'");
+    return InvalidArgument("has ", graph.inputs.size(), " inputs, wants ", both);
   }
   for (const GraphInput& input : graph.inputs) {
     const TensorMeta& meta = graph.values[input.value];
-    if (input.name != "tokens" && input.name != "targets") {
-      return InvalidArgument("input '", input.name,
-                             "' is not fed; the data has 'tokens' and 'targets'");
+    const auto it = std::find_if(fed.begin(), fed.end(),
+                                 [&input](const Fed& f) { return input.name == f.name; });
+    if (it == fed.end()) {
+      return InvalidArgument("input '", input.name, "' is not fed; the data has ", both);
     }
-    if (meta.dtype != DType::kI32 || meta.shape.rank() != 2) {
-      return InvalidArgument("input '", input.name, "' is ", ToString(meta),
-                             ", wants i32[samples, context]");
+    if (!Fits(meta, *it)) {
+      return InvalidArgument("input '", input.name, "' is ", ToString(meta), ", wants ", it->meta);
     }
   }
   const Shape& first = graph.values[graph.inputs[0].value].shape;
-  if (graph.values[graph.inputs[1].value].shape != first) {
-    return InvalidArgument("inputs 'tokens' and 'targets' differ in shape");
+  if (!data.has_cifar10() && graph.values[graph.inputs[1].value].shape != first) {
+    return InvalidArgument("inputs ", both, " differ in shape");
   }
   return absl::OkStatus();
 }
@@ -86,7 +152,7 @@ Status CheckGraph(const OpSet& ops, const GraphLimits& limits, const v1::JobSpec
     return InvalidArgument("sampling needs an output 'logits'");
   }
   RETURN_IF_ERROR(ValidateTrainingGraph(graph));
-  RETURN_IF_ERROR(CheckFeed(graph));
+  RETURN_IF_ERROR(CheckFeed(graph, spec.data()));
   ASSIGN_OR_RETURN(Graph lane, Rebuild(ops, graph, {.rows = LaneRows(spec), .outputs = {}}));
   return AppendBackward(ops, std::move(lane)).status();
 }
@@ -114,9 +180,9 @@ void CheckModel(const OpSet& ops, const GraphLimits& limits, v1::JobSpec* spec,
     case v1::ModelSpec::kGraph:
       return problems->Add("model.graph", CheckGraph(ops, limits, *spec));
     case v1::ModelSpec::kVit:
-      return problems->Add("model.vit", "this build has gpt and graph only");
+      return CheckVit(spec, problems);
     case v1::ModelSpec::KIND_NOT_SET:
-      return problems->Add("model", "is missing; choose gpt or graph");
+      return problems->Add("model", "is missing; choose gpt, vit or graph");
   }
 }
 

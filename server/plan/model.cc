@@ -2,6 +2,7 @@
 
 #include "fabric/graph/rebuild.h"
 #include "fabric/models/gpt.h"
+#include "fabric/models/vit.h"
 #include "fabric/opset/opset.h"
 #include "fabric/wire/convert_graph.h"
 #include "fabric/wire/convert_model.h"
@@ -33,10 +34,10 @@ OptimizerSpec OptimizerFromProto(const v1::TrainSpec& train) {
   return spec;
 }
 
-StatusOr<Graph> ForwardGraph(const v1::ModelSpec& model, int64_t rows) {
-  if (model.has_gpt()) {
-    return BuildGpt(wire::FromProto(model.gpt()), rows, GraphMode::kTrain);
-  }
+StatusOr<Graph> ForwardGraph(const v1::JobSpec& job, int64_t rows, GraphMode mode) {
+  const v1::ModelSpec& model = job.model();
+  if (model.has_gpt()) return BuildGpt(wire::FromProto(model.gpt()), rows, mode);
+  if (model.has_vit()) return BuildVit(wire::FromProto(model.vit(), job.data()), rows, mode);
   ASSIGN_OR_RETURN(const Graph graph, wire::FromProto(model.graph()));
   return Rebuild(BuiltinOpSet(), graph, {.rows = rows, .outputs = {}});
 }
@@ -46,6 +47,7 @@ StatusOr<std::optional<Graph>> PredictionGraph(const v1::ModelSpec& model) {
     ASSIGN_OR_RETURN(Graph graph, BuildGpt(wire::FromProto(model.gpt()), 1, GraphMode::kPredict));
     return std::optional<Graph>(std::move(graph));
   }
+  if (model.has_vit()) return std::optional<Graph>();
   ASSIGN_OR_RETURN(const Graph graph, wire::FromProto(model.graph()));
   if (graph.FindOutput("logits") < 0) return std::optional<Graph>();
   ASSIGN_OR_RETURN(Graph prediction,

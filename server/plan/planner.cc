@@ -136,13 +136,12 @@ StatusOr<Program> ProgramFor(const OpSet& ops, const v1::JobSpec& spec, int64_t 
   ASSIGN_OR_RETURN(request.predict, PredictionGraph(spec.model()));
   if (spec.has_sample()) {
     if (!request.predict.has_value()) {
-      return InvalidArgument(
-          "model.graph: sampling needs an output 'logits' that depends on 'tokens' alone");
+      return InvalidArgument("sampling needs an output 'logits' that depends on 'tokens' alone");
     }
     return MakeProgram(ops, request);
   }
-  ASSIGN_OR_RETURN(request.train, ForwardGraph(spec.model(), rows));
-  ASSIGN_OR_RETURN(request.evaluate, ForwardGraph(spec.model(), eval_rows));
+  ASSIGN_OR_RETURN(request.train, ForwardGraph(spec, rows, GraphMode::kTrain));
+  ASSIGN_OR_RETURN(request.evaluate, ForwardGraph(spec, eval_rows, GraphMode::kEvaluate));
   request.optimizer = OptimizerFromProto(spec.train());
   return MakeProgram(ops, request);
 }

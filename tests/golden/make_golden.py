@@ -1,6 +1,6 @@
 """Writes the golden losses that training_golden_test compares with: PyTorch on CPU, float32 and float64.
 
-    python3 make_golden.py        # needs torch; writes seqrev_losses.json, char_losses.json, bias_losses.json here
+    python3 make_golden.py [NAME ...]   # needs torch; writes NAME_losses.json here, for all of CONFIGS without a name
 
 Weights and batches are integer formulas, so that neither has to be stored. All arithmetic is modulo 2^32:
     h(x): x ^= x >> 16; x *= 0x7feb352d; x ^= x >> 15; x *= 0x846ca68b; x ^= x >> 16
@@ -9,6 +9,8 @@ Parameter number p in the order of `parameters` below, element i in row-major or
     biases 0.02 r; norm weights 1 + 0.1 r; linears into the residual 0.02 r; all other matrices 0.05 r (in float32)
 Reversal, step s, row b: n = 1 + h(65537 s + 131 b + 7) % 16; symbol j = 4 + h(1000003 s + 1009 b + j + 77) % 32;
     BOS 0, symbols, SEP 1, symbols reversed, EOS 2, PAD 3; targets count from SEP up to the last symbol.
+Images, step s, row b: byte i = h(3072 (batch s + b) + i + 11) % 256 in [3, 32, 32]; the target is
+    h(7919 s + 104729 b + 5) % classes. They are normalized by CIFAR-10's channel means and deviations.
 Pairs, step s, row b, position j: token = h(7919 s + 104729 b + 31 (j // 2) + 5) % vocab; the target is the next one.
 
 Each file: config, torch (version), losses_fp32, losses_fp64 (before the update of each step), and of the float64 run
@@ -18,6 +20,7 @@ PyTorch peers elsewhere turn backward (cos and -sin): from the same weights, ano
 """
 import json
 import os
+import sys
 
 import numpy as np
 import torch
@@ -31,7 +34,13 @@ CONFIGS = {
                  clip_norm=1.0),
     "bias": dict(layers=2, heads=2, dim=64, context=32, vocab=50, rotary=False, rms=False, tied=False, bias=True,
                  batch=4, steps=10, data="pairs", optimizer="sgd", lr=0.05, clamp=0.0),
+    "vit_rms": dict(family="vit", layers=2, heads=4, dim=64, image=32, patch=4, classes=10, class_tokens=16, rms=True,
+                    qkv_bias=False, batch=8, steps=30, optimizer="adamw", lr=3e-4, betas=(0.9, 0.999),
+                    weight_decay=0.0),
+    "vit_layer": dict(family="vit", layers=2, heads=2, dim=48, image=32, patch=8, classes=10, class_tokens=1,
+                      rms=False, qkv_bias=True, batch=4, steps=10, optimizer="sgd", lr=0.05, clamp=0.0),
 }
+MEAN, DEVIATION = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 
 
 def h(x):
@@ -50,25 +59,33 @@ def r(tensor, count):
 
 def parameters(c):
     """(name, shape) in the family's order."""
-    d, out = c["dim"], [("wte", (c["vocab"], c["dim"]))]
+    d, out = c["dim"], [] if c.get("family") == "vit" else [("wte", (c["vocab"], c["dim"]))]
 
     def add(name, shape, bias_shape, has_bias):
         out.append((name, shape))
         if has_bias:
             out.append((name.removesuffix(".weight") + ".bias", bias_shape))
 
-    norm_bias = c["bias"] and not c["rms"]
-    if not c["rotary"]:
+    vit = c.get("family") == "vit"
+    has_bias, qkv_bias = vit or c["bias"], c["qkv_bias"] if vit else c["bias"]
+    norm_bias = has_bias and not c["rms"]
+    if vit:
+        features, tokens = 3 * c["patch"] ** 2, c["class_tokens"] + (c["image"] // c["patch"]) ** 2
+        add("embed", (features, d), (d,), True)
+        out += [("class_tokens", (c["class_tokens"], d)), ("positions", (tokens, d))]
+    elif not c["rotary"]:
         out.append(("wpe", (c["context"], d)))
     for i in range(c["layers"]):
         add(f"h.{i}.norm1.weight", (d,), (d,), norm_bias)
-        add(f"h.{i}.attn.qkv", (d, 3 * d), (3 * d,), c["bias"])
-        add(f"h.{i}.attn.proj", (d, d), (d,), c["bias"])
+        add(f"h.{i}.attn.qkv", (d, 3 * d), (3 * d,), qkv_bias)
+        add(f"h.{i}.attn.proj", (d, d), (d,), has_bias)
         add(f"h.{i}.norm2.weight", (d,), (d,), norm_bias)
-        add(f"h.{i}.mlp.up", (d, 4 * d), (4 * d,), c["bias"])
-        add(f"h.{i}.mlp.down", (4 * d, d), (d,), c["bias"])
+        add(f"h.{i}.mlp.up", (d, 4 * d), (4 * d,), has_bias)
+        add(f"h.{i}.mlp.down", (4 * d, d), (d,), has_bias)
     add("norm.weight", (d,), (d,), norm_bias)
-    if not c["tied"]:
+    if vit:
+        add("head", (d, c["classes"]), (c["classes"],), True)
+    elif not c["tied"]:
         out.append(("head", (d, c["vocab"])))
     return out
 
@@ -98,33 +115,65 @@ def rotate(x):
     return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
 
 
-def logits(c, w, tokens):
-    batch, length = tokens.shape
+def attention(q, k, v, causal):
+    if hasattr(F, "scaled_dot_product_attention"):
+        return F.scaled_dot_product_attention(q, k, v, is_causal=causal)
+    scores = q @ k.transpose(-2, -1) * q.shape[-1] ** -0.5
+    if causal:
+        scores = scores.masked_fill(torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1), float("-inf"))
+    return torch.softmax(scores, -1) @ v
+
+
+def norm(c, w, x, name):
+    rms_eps, layer_eps = (1e-8, 1e-6) if c.get("family") == "vit" else (1e-6, 1e-5)
+    if c["rms"]:
+        return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + rms_eps) * w[name + ".weight"]
+    return F.layer_norm(x, (c["dim"],), w[name + ".weight"], w.get(name + ".bias"), layer_eps)
+
+
+def linear(w, x, name):
+    y = x @ w[name]
+    return y + w[name + ".bias"] if name + ".bias" in w else y
+
+
+def blocks(c, w, x, causal):
     heads, width = c["heads"], c["dim"] // c["heads"]
+    for i in range(c["layers"]):
+        qkv = linear(w, norm(c, w, x, f"h.{i}.norm1"), f"h.{i}.attn.qkv")
+        q, k, v = (part.transpose(1, 2) for part in qkv.view(*x.shape[:2], 3, heads, width).unbind(2))
+        if c.get("rotary"):
+            q, k = rotate(q), rotate(k)
+        x = x + linear(w, attention(q, k, v, causal).transpose(1, 2).reshape(x.shape), f"h.{i}.attn.proj")
+        hidden = F.gelu(linear(w, norm(c, w, x, f"h.{i}.norm2"), f"h.{i}.mlp.up"), approximate="tanh")
+        x = x + linear(w, hidden, f"h.{i}.mlp.down")
+    return x
 
-    def norm(x, name):
-        if c["rms"]:
-            return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6) * w[name + ".weight"]
-        return F.layer_norm(x, (c["dim"],), w[name + ".weight"], w.get(name + ".bias"), 1e-5)
 
-    def linear(x, name):
-        y = x @ w[name]
-        return y + w[name + ".bias"] if name + ".bias" in w else y
-
+def logits(c, w, tokens):
     x = w["wte"][tokens]
     if not c["rotary"]:
         x = x + w["wpe"]
-    for i in range(c["layers"]):
-        qkv = linear(norm(x, f"h.{i}.norm1"), f"h.{i}.attn.qkv").view(batch, length, 3, heads, width)
-        q, k, v = (part.transpose(1, 2) for part in qkv.unbind(2))
-        if c["rotary"]:
-            q, k = rotate(q), rotate(k)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + linear(y.transpose(1, 2).reshape(batch, length, c["dim"]), f"h.{i}.attn.proj")
-        hidden = F.gelu(linear(norm(x, f"h.{i}.norm2"), f"h.{i}.mlp.up"), approximate="tanh")
-        x = x + linear(hidden, f"h.{i}.mlp.down")
-    x = norm(x, "norm")
+    x = norm(c, w, blocks(c, w, x, True), "norm")
     return x @ (w["wte"].T if c["tied"] else w["head"])
+
+
+def vit_logits(c, w, images):
+    batch, p, dtype = images.shape[0], c["patch"], w["embed"].dtype
+    side = c["image"] // p
+    scale, shift = (torch.tensor(v, dtype=dtype).view(1, 3, 1, 1) for v in
+                    ([1 / (255 * d) for d in DEVIATION], [m / d for m, d in zip(MEAN, DEVIATION)]))
+    x = (images.to(dtype) * scale - shift).view(batch, 3, side, p, side, p)
+    x = linear(w, x.permute(0, 2, 4, 3, 5, 1).reshape(batch, side * side, -1), "embed")
+    x = torch.cat([w["class_tokens"].expand(batch, -1, -1), x], 1) + w["positions"]
+    return linear(w, norm(c, w, blocks(c, w, x, False)[:, : c["class_tokens"]].mean(1), "norm"), "head")
+
+
+def images_batch(c, step):
+    row = np.arange(c["batch"], dtype=np.uint64)
+    byte = h((step * c["batch"] + row[:, None]) * np.uint64(3072) + np.arange(3072, dtype=np.uint64) + np.uint64(11))
+    targets = h(step * 7919 + row * np.uint64(104729) + np.uint64(5)) % np.uint64(c["classes"])
+    return (torch.tensor((byte % np.uint64(256)).astype(np.uint8).reshape(-1, 3, 32, 32)),
+            torch.tensor(targets.astype(np.int64)))
 
 
 def reverse_batch(c, step):
@@ -170,8 +219,12 @@ def train(c, dtype):
     opt = optimizer(c, w)
     losses = []
     for step in range(c["steps"]):
-        tokens, targets = (reverse_batch if c["data"] == "reverse" else pairs_batch)(c, step)
-        loss = F.cross_entropy(logits(c, w, tokens).flatten(0, 1), targets.flatten(), ignore_index=-100)
+        if c.get("family") == "vit":
+            images, targets = images_batch(c, step)
+            loss = F.cross_entropy(vit_logits(c, w, images), targets)
+        else:
+            tokens, targets = (reverse_batch if c["data"] == "reverse" else pairs_batch)(c, step)
+            loss = F.cross_entropy(logits(c, w, tokens).flatten(0, 1), targets.flatten(), ignore_index=-100)
         opt.zero_grad()
         loss.backward()
         if c.get("clip_norm"):
@@ -187,7 +240,8 @@ def train(c, dtype):
 def main():
     torch.manual_seed(0)
     folder = os.path.dirname(os.path.abspath(__file__))
-    for name, config in CONFIGS.items():
+    for name in sys.argv[1:] or CONFIGS:
+        config = CONFIGS[name]
         losses_fp32, _ = train(config, torch.float32)
         losses_fp64, parameters_fp64 = train(config, torch.float64)
         golden = dict(config=config, torch=torch.__version__, losses_fp32=losses_fp32, losses_fp64=losses_fp64,

@@ -11,6 +11,7 @@
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 
+#include "fabric/models/vit.h"
 #include "tests/golden/formula.h"
 #include "tests/support/gpt_plan.h"
 #include "worker/data/dataset.h"
@@ -90,11 +91,63 @@ class FormulaData final : public data::Dataset {
   std::vector<data::Slot> slots_;
 };
 
+class FormulaImages final : public data::Dataset {
+ public:
+  FormulaImages(int64_t batch, int64_t classes) : batch_(batch), classes_(classes) {
+    slots_ = {{"images", {DType::kU8, {3, 32, 32}}}, {"targets", {DType::kI32, {}}}};
+  }
+  const std::vector<data::Slot>& slots() const override { return slots_; }
+  void TrainSample(int64_t number, absl::Span<void* const> into) const override {
+    const auto step = static_cast<uint32_t>(number / batch_),
+               row = static_cast<uint32_t>(number % batch_);
+    uint8_t* const image = static_cast<uint8_t*>(into[0]);
+    for (uint32_t i = 0; i < 3072; ++i) {
+      image[i] = static_cast<uint8_t>(FormulaHash(static_cast<uint32_t>(number) * 3072u + i + 11u));
+    }
+    *static_cast<int32_t*>(into[1]) = static_cast<int32_t>(
+        FormulaHash(step * 7919u + row * 104729u + 5u) % static_cast<uint32_t>(classes_));
+  }
+  int64_t eval_samples() const override { return 0; }
+  void EvalSample(int64_t, absl::Span<void* const>) const override {}
+  std::string digest() const override { return "0:formula"; }
+
+ private:
+  int64_t batch_, classes_;
+  std::vector<data::Slot> slots_;
+};
+
 struct GoldenRun {
   const char* file;
   testing::GptPlanSpec spec;
   FormulaData::Kind data;
 };
+
+struct GoldenVit {
+  const char* file;
+  VitSpec model;
+  testing::GptPlanSpec spec;
+};
+
+GoldenVit VitWithClassTokens() {
+  GoldenVit run{"vit_rms_losses.json", {}, {}};
+  run.model = {.layers = 2, .heads = 4, .dim = 64, .image = 32, .patch = 4, .classes = 10};
+  run.model.class_tokens = 16;
+  run.model.norm = VitSpec::Norm::kRms;
+  run.model.qkv_bias = false;
+  run.spec.optimizer.kind = OptimizerSpec::Kind::kAdamW;
+  run.spec.optimizer.lr = 3e-4;
+  run.spec.optimizer.weight_decay = 0;
+  run.spec.batch = 8;
+  return run;
+}
+
+GoldenVit VitWithLayerNorms() {
+  GoldenVit run{"vit_layer_losses.json", {}, {}};
+  run.model = {.layers = 2, .heads = 2, .dim = 48, .image = 32, .patch = 8, .classes = 10};
+  run.spec.optimizer.lr = 0.05;
+  run.spec.batch = 4;
+  return run;
+}
 
 GoldenRun SequenceReversal() {
   GoldenRun run{"seqrev_losses.json", {}, FormulaData::Kind::kReverse};
@@ -139,18 +192,13 @@ std::vector<double> GoldenLosses(const std::string& file) {
   return json.at("losses_fp32").get<std::vector<double>>();
 }
 
-void Check(GoldenRun run, int32_t lanes, int32_t ranks) {
-  run.spec.lanes = lanes;
-  run.spec.ranks = ranks;
-  const std::vector<double> golden = GoldenLosses(run.file);
+void ExpectLosses(const Plan& plan, const data::Dataset& data, const char* file) {
+  const std::vector<double> golden = GoldenLosses(file);
   ASSERT_GE(golden.size(), 10u);
-  auto plan = testing::MakeGptPlan(run.spec);
-  ASSERT_TRUE(plan.ok()) << plan.status();
-  const FormulaData data(run.data, run.spec.batch, run.spec.model.context, run.spec.model.vocab);
   const Status status =
-      testing::RunRanks(*plan, data, 1, 1, [&](int32_t rank, StepRunner& runner) -> Status {
+      testing::RunRanks(plan, data, 1, 1, [&](int32_t rank, StepRunner& runner) -> Status {
         uint32_t number = 0;
-        for (const ParameterSlot& p : plan->program.parameters) {
+        for (const ParameterSlot& p : plan.program.parameters) {
           for (int64_t i = 0; i < p.shape.elements(); ++i) {
             runner.state().param()[p.offset + i] = Weight(p, number, static_cast<uint32_t>(i));
           }
@@ -160,12 +208,32 @@ void Check(GoldenRun run, int32_t lanes, int32_t ranks) {
           ASSIGN_OR_RETURN(const StepResult result,
                            testing::OneStep(runner, static_cast<int64_t>(step), 0));
           if (rank == 0) {
-            EXPECT_NEAR(result.loss / golden[step], 1, kTolerance) << run.file << " step " << step;
+            EXPECT_NEAR(result.loss / golden[step], 1, kTolerance) << file << " step " << step;
           }
         }
         return absl::OkStatus();
       });
   EXPECT_TRUE(status.ok()) << status;
+}
+
+void Check(GoldenRun run, int32_t lanes, int32_t ranks) {
+  run.spec.lanes = lanes;
+  run.spec.ranks = ranks;
+  auto plan = testing::MakeGptPlan(run.spec);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const FormulaData data(run.data, run.spec.batch, run.spec.model.context, run.spec.model.vocab);
+  ExpectLosses(*plan, data, run.file);
+}
+
+void Check(GoldenVit run, int32_t lanes, int32_t ranks) {
+  run.spec.lanes = lanes;
+  run.spec.ranks = ranks;
+  run.model.feed.mean = {4914, 4822, 4465};
+  run.model.feed.deviation = {2470, 2435, 2616};
+  auto plan = testing::MakeModelPlan(
+      run.spec, [&run](int64_t rows) { return BuildVit(run.model, rows, GraphMode::kTrain); });
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  ExpectLosses(*plan, FormulaImages(run.spec.batch, run.model.classes), run.file);
 }
 
 TEST(TrainingGolden, SequenceReversal_OneLane_EqualsPyTorch) { Check(SequenceReversal(), 1, 1); }
@@ -175,6 +243,13 @@ TEST(TrainingGolden, SequenceReversal_LanesOnRanks_EqualsPyTorch) {
 TEST(TrainingGolden, Characters_OneLane_EqualsPyTorch) { Check(Characters(), 1, 1); }
 TEST(TrainingGolden, Characters_LanesOnRanks_EqualsPyTorch) { Check(Characters(), 12, 3); }
 TEST(TrainingGolden, Biases_OneLane_EqualsPyTorch) { Check(Biases(), 1, 1); }
+TEST(TrainingGolden, VitWithClassTokens_OneLane_EqualsPyTorch) {
+  Check(VitWithClassTokens(), 1, 1);
+}
+TEST(TrainingGolden, VitWithClassTokens_LanesOnRanks_EqualsPyTorch) {
+  Check(VitWithClassTokens(), 4, 3);
+}
+TEST(TrainingGolden, VitWithLayerNorms_OneLane_EqualsPyTorch) { Check(VitWithLayerNorms(), 1, 1); }
 
 }  // namespace
 }  // namespace weft

@@ -12,6 +12,11 @@
 namespace weft::testing {
 
 StatusOr<Plan> MakeGptPlan(const GptPlanSpec& spec) {
+  return MakeModelPlan(
+      spec, [&spec](int64_t rows) { return BuildGpt(spec.model, rows, GraphMode::kTrain); });
+}
+
+StatusOr<Plan> MakeModelPlan(const GptPlanSpec& spec, const GraphAtRows& model) {
   RETURN_IF_ERROR(CheckBatch(spec.batch, spec.lanes));
   Plan plan;
   plan.batch = spec.batch;
@@ -22,7 +27,7 @@ StatusOr<Plan> MakeGptPlan(const GptPlanSpec& spec) {
   plan.eval_batch = spec.batch / spec.lanes;
   ASSIGN_OR_RETURN(plan.shares, ShareLanes(spec.lanes, spec.ranks));
   PartitionRequest request;
-  ASSIGN_OR_RETURN(request.train, BuildGpt(spec.model, plan.eval_batch, GraphMode::kTrain));
+  ASSIGN_OR_RETURN(request.train, model(plan.eval_batch));
   request.evaluate = request.train;
   request.optimizer = spec.optimizer;
   ASSIGN_OR_RETURN(plan.program, MakeProgram(BuiltinOpSet(), request));

@@ -27,6 +27,10 @@ struct GptPlanSpec {
 
 StatusOr<Plan> MakeGptPlan(const GptPlanSpec& spec);
 
+// The same for another model: its training graph at that many samples. `spec.model` is not read.
+using GraphAtRows = std::function<StatusOr<Graph>(int64_t rows)>;
+StatusOr<Plan> MakeModelPlan(const GptPlanSpec& spec, const GraphAtRows& model);
+
 // Runs `body(rank, runner)` for every rank of `plan` on a thread of its own, joined in one
 // in-process group, with `threads` compute threads each. Returns the first error in rank order.
 Status RunRanks(const Plan& plan, const data::Dataset& dataset, uint64_t seed, int threads,

@@ -27,8 +27,7 @@ struct SampleSettings {
   double temperature = 0;  // 0: the likeliest each time
   int64_t top_k = 0;       // 0: all
   uint64_t seed = 0;
-  data::TextTokens text_tokens = data::TextTokens::kBytes;
-  std::string text_path;  // characters: the file that defines them
+  data::TextOptions text;  // what the tokens are, where the checkpoint does not tell
 };
 
 struct ExecSpec {
@@ -42,7 +41,9 @@ struct ExecSpec {
   Plan plan;
   int64_t steps = 0;
   uint64_t seed = 0;
-  std::variant<std::monostate, data::TextOptions, data::ReverseOptions> data;
+  std::variant<std::monostate, data::TextOptions, data::ReverseOptions, data::TokenOptions,
+               data::Cifar10Options>
+      data;
   CheckpointSettings checkpoint;
   int64_t eval_every = 0;  // steps; 0: only at the end
   std::optional<SampleSettings> sample;

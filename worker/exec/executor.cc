@@ -118,10 +118,17 @@ StatusOr<Executor::Opened> Executor::Open(const std::string& host) {
     ASSIGN_OR_RETURN(dataset_, data::OpenText(*text));
   } else if (const auto* reverse = std::get_if<data::ReverseOptions>(&spec_.data)) {
     ASSIGN_OR_RETURN(dataset_, data::OpenReverse(*reverse));
+  } else if (const auto* tokens = std::get_if<data::TokenOptions>(&spec_.data)) {
+    ASSIGN_OR_RETURN(dataset_, data::OpenTokens(*tokens));
+  } else if (const auto* cifar10 = std::get_if<data::Cifar10Options>(&spec_.data)) {
+    ASSIGN_OR_RETURN(dataset_, data::OpenCifar10(*cifar10));
   } else if (!spec_.sample.has_value()) {
     return InvalidArgument("data: the job has none");
   }
-  if (dataset_ != nullptr) opened.data_digest = dataset_->digest();
+  if (dataset_ != nullptr) {
+    opened.data_digest = dataset_->digest();
+    if (dataset_->tokenizer() != nullptr) checkpoints_.Keep(dataset_->tokenizer()->table());
+  }
   return opened;
 }
 

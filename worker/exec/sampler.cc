@@ -24,6 +24,16 @@ int64_t FillWindow(const std::vector<int32_t>& ids, int64_t context, int32_t* wi
   return have - 1;
 }
 
+// As the checkpoint says, or as the data does where the checkpoint needs no table.
+StatusOr<std::unique_ptr<data::Tokenizer>> TokenizerOf(const ckpt::CheckpointInfo& info,
+                                                       const data::TextOptions& text) {
+  ASSIGN_OR_RETURN(const std::optional<data::TokenTable> table, TokenTableOf(info));
+  if (!table.has_value()) return data::OpenTokenizer(text);
+  StatusOr<std::unique_ptr<data::Tokenizer>> tokenizer = data::TokenizerFrom(*table);
+  if (!tokenizer.ok()) return Annotate(tokenizer.status(), info.path);
+  return tokenizer;
+}
+
 }  // namespace
 
 int32_t DrawToken(absl::Span<const float> logits, double temperature, int64_t top_k,
@@ -56,8 +66,10 @@ StatusOr<std::string> SampleText(const ExecSpec& spec, const KernelTable& kernel
                                  TileRunner* tiles, const std::atomic<bool>& stop) {
   const SampleSettings& sample = *spec.sample;
   const Program& program = spec.plan.program;
+  ASSIGN_OR_RETURN(const ckpt::CheckpointInfo info,
+                   ckpt::NewestVerified(sample.checkpoint, nullptr));
   ASSIGN_OR_RETURN(const std::unique_ptr<data::Tokenizer> tokenizer,
-                   data::OpenTokenizer(sample.text_tokens, sample.text_path));
+                   TokenizerOf(info, sample.text));
   ASSIGN_OR_RETURN(std::vector<int32_t> ids, tokenizer->Encode(sample.prompt));
   if (ids.empty()) return InvalidArgument("sample.prompt: is empty; give at least one character");
   const size_t prompt = ids.size();
@@ -67,8 +79,6 @@ StatusOr<std::string> SampleText(const ExecSpec& spec, const KernelTable& kernel
   ASSIGN_OR_RETURN(
       const RankMemory memory,
       RankMemory::Allocate(device.get(), program, {.scratch_bytes = predict.scratch_bytes()}));
-  ASSIGN_OR_RETURN(const ckpt::CheckpointInfo info,
-                   ckpt::NewestVerified(sample.checkpoint, nullptr));
   RETURN_IF_ERROR(RestoreParameters(info, program, memory.param()));
 
   const SpaceBases bases = memory.Bases(0, RankMemory::Slots::kPredict);

@@ -12,6 +12,7 @@ namespace {
 constexpr char kModelFile[] = "model.safetensors";
 constexpr char kOptimizerFile[] = "optimizer.safetensors";
 constexpr char kHistoryFile[] = "history.safetensors";
+constexpr char kTokensFile[] = "tokens.safetensors";
 constexpr char kLosses[] = "losses";
 
 std::vector<const ParameterSlot*> ByName(const Program& program) {
@@ -102,6 +103,22 @@ StatusOr<std::vector<float>> RestoreState(const ckpt::CheckpointInfo& info, cons
   return losses;
 }
 
+StatusOr<std::optional<data::TokenTable>> TokenTableOf(const ckpt::CheckpointInfo& info) {
+  const auto& files = info.manifest.files;
+  if (std::none_of(files.begin(), files.end(),
+                   [](const ckpt::ManifestFile& f) { return f.name == kTokensFile; })) {
+    return std::optional<data::TokenTable>();
+  }
+  const std::string path = absl::StrCat(info.path, "/", kTokensFile);
+  ASSIGN_OR_RETURN(const ckpt::Safetensors file, ckpt::Safetensors::Load(path));
+  for (const auto& [name, entry] : file.entries()) {
+    if (entry.meta.dtype != DType::kI32) break;
+    const auto* numbers = static_cast<const int32_t*>(file.data(entry));
+    return data::TokenTable{name, {numbers, numbers + entry.meta.elements()}};
+  }
+  return DataLoss("'", path, "' has no table of tokens");
+}
+
 struct CheckpointWriter::Snapshot {
   int64_t step = 0;
   std::vector<float> param;
@@ -171,6 +188,11 @@ Status CheckpointWriter::Write(const Snapshot& snapshot) {
   }
   const int64_t steps = static_cast<int64_t>(snapshot.losses.size());
   files.push_back({kHistoryFile, {{kLosses, {DType::kF32, {steps}}, snapshot.losses.data()}}});
+  if (!table_.name.empty()) {
+    const auto numbers = static_cast<int64_t>(table_.numbers.size());
+    files.push_back(
+        {kTokensFile, {{table_.name, {DType::kI32, {numbers}}, table_.numbers.data()}}});
+  }
   ASSIGN_OR_RETURN(const std::string path,
                    ckpt::WriteCheckpoint(spec_->checkpoint.path, manifest, files));
   running_ = {snapshot.step, path, manifest.state_digest};

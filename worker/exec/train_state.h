@@ -3,14 +3,17 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/types/span.h"
 
 #include "fabric/base/status.h"
 #include "fabric/ckpt/manifest.h"
+#include "worker/data/dataset.h"
 #include "worker/exec/exec_spec.h"
 #include "worker/exec/host_state.h"
 
@@ -31,6 +34,9 @@ StatusOr<std::vector<float>> RestoreState(const ckpt::CheckpointInfo& info, cons
 // Parameters alone, for sampling.
 Status RestoreParameters(const ckpt::CheckpointInfo& info, const Program& program, float* flat);
 
+// What tells the tokens' meaning: the checkpoint's own table, or absent in one without.
+StatusOr<std::optional<data::TokenTable>> TokenTableOf(const ckpt::CheckpointInfo& info);
+
 // Writes checkpoints behind the training loop's back: Save copies the state and returns, a thread
 // of its own writes it. One at a time: Save waits for the one before.
 class CheckpointWriter {
@@ -46,6 +52,9 @@ class CheckpointWriter {
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
 
+  // What every checkpoint has beside the state. Call before Save.
+  void Keep(data::TokenTable table) { table_ = std::move(table); }
+
   // Begins a checkpoint after `step` confirmed steps. Returns an error of the one before, if it had
   // one.
   Status Save(int64_t step, const HostState& host, absl::Span<const float> losses);
@@ -59,6 +68,7 @@ class CheckpointWriter {
   Status Write(const Snapshot& snapshot);
 
   const ExecSpec* spec_;
+  data::TokenTable table_;
   std::unique_ptr<Snapshot> snapshot_;
   std::thread thread_;
   Status status_;                 // of the thread; read after joining

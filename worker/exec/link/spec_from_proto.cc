@@ -23,47 +23,68 @@ StatusOr<std::string> ToJson(const google::protobuf::Message& message) {
   return nlohmann::json::parse(json).dump();
 }
 
-data::TextTokens TokensOf(const v1::TextData& text) {
-  return text.tokens() == v1::TOKENS_CHARACTERS ? data::TextTokens::kCharacters
-                                                : data::TextTokens::kBytes;
+data::TextOptions TextFromProto(const v1::TextData& proto) {
+  data::TextOptions text;
+  text.path = proto.path();
+  if (proto.tokens() == v1::TOKENS_CHARACTERS) text.tokens = data::TextTokens::kCharacters;
+  if (proto.tokens() == v1::TOKENS_BPE) text.tokens = data::TextTokens::kBpe;
+  text.bpe_vocab = proto.vocab();
+  if (proto.has_validation()) text.validation = proto.validation();
+  return text;
 }
 
-Status FillData(const v1::JobSpec& job, ExecSpec* spec) {
-  const v1::GptModel& gpt = job.model().gpt();
-  if (job.data().has_text()) {
-    data::TextOptions text;
-    text.path = job.data().text().path();
-    text.tokens = TokensOf(job.data().text());
-    text.validation = job.data().text().validation();
-    text.context = gpt.context();
-    text.vocab = gpt.vocab();
-    text.seed = job.train().seed();
-    spec->data = text;
-  } else if (job.data().has_reverse()) {
-    data::ReverseOptions reverse;
-    reverse.symbols = job.data().reverse().symbols();
-    reverse.max_length = job.data().reverse().max_length();
-    reverse.eval_samples = job.data().reverse().eval_samples();
-    reverse.context = gpt.context();
-    reverse.seed = job.train().seed();
-    spec->data = reverse;
-  } else {
-    return InvalidArgument("data: the job has none");
-  }
-  if (job.model().has_gpt()) return absl::OkStatus();
-  // A client's graph says by its input how long a row is.
-  for (const InputSlot& slot : spec->plan.program.inputs) {
-    if (slot.name != "tokens" || slot.meta.shape.rank() != 2) continue;
-    if (auto* text = std::get_if<data::TextOptions>(&spec->data)) {
-      text->context = slot.meta.shape.dim(1);
-      text->vocab = INT32_MAX;  // the graph's own lookups bound it
+// How many tokens a row has and how many there are, as the model says. A client's graph says by its
+// input how long a row is; its own lookups bound the ids.
+struct TokenSizes {
+  int64_t context = 0;
+  int64_t vocab = 0;
+};
+StatusOr<TokenSizes> TokenSizesOf(const v1::ModelSpec& model, const Program& program) {
+  if (model.has_gpt()) return TokenSizes{model.gpt().context(), model.gpt().vocab()};
+  for (const InputSlot& slot : program.inputs) {
+    if (slot.name == "tokens" && slot.meta.shape.rank() == 2) {
+      return TokenSizes{slot.meta.shape.dim(1), INT32_MAX};
     }
-    if (auto* reverse = std::get_if<data::ReverseOptions>(&spec->data))
-      reverse->context = slot.meta.shape.dim(1);
-    return absl::OkStatus();
   }
   return InvalidArgument(
       "model.graph: has no input 'tokens' [samples, context] that the data could fill");
+}
+
+Status FillData(const v1::JobSpec& job, ExecSpec* spec) {
+  const v1::DataSpec& proto = job.data();
+  const uint64_t seed = job.train().seed();
+  if (proto.has_cifar10()) {
+    spec->data = data::Cifar10Options{proto.cifar10().path(), proto.cifar10().validation(), seed};
+    return absl::OkStatus();
+  }
+  ASSIGN_OR_RETURN(const TokenSizes sizes, TokenSizesOf(job.model(), spec->plan.program));
+  if (proto.has_text()) {
+    data::TextOptions text = TextFromProto(proto.text());
+    text.context = sizes.context;
+    text.vocab = sizes.vocab;
+    text.seed = seed;
+    spec->data = text;
+  } else if (proto.has_reverse()) {
+    data::ReverseOptions reverse;
+    reverse.symbols = proto.reverse().symbols();
+    reverse.max_length = proto.reverse().max_length();
+    reverse.eval_samples = proto.reverse().eval_samples();
+    reverse.context = sizes.context;
+    reverse.seed = seed;
+    spec->data = reverse;
+  } else if (proto.has_tokens()) {
+    data::TokenOptions tokens;
+    tokens.path = proto.tokens().path();
+    tokens.validation = proto.tokens().validation();
+    tokens.eval_samples = proto.tokens().eval_samples();
+    tokens.context = sizes.context;
+    tokens.vocab = sizes.vocab;
+    tokens.seed = seed;
+    spec->data = tokens;
+  } else {
+    return InvalidArgument("data: the job has none");
+  }
+  return absl::OkStatus();
 }
 
 SampleSettings SampleFromProto(const v1::JobSpec& job) {
@@ -75,8 +96,7 @@ SampleSettings SampleFromProto(const v1::JobSpec& job) {
   sample.temperature = proto.temperature();
   sample.top_k = proto.top_k();
   sample.seed = proto.seed();
-  sample.text_tokens = TokensOf(job.data().text());
-  sample.text_path = job.data().text().path();
+  sample.text = TextFromProto(job.data().text());
   return sample;
 }
 
