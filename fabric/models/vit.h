@@ -15,8 +15,8 @@ namespace weft {
 struct ImageFeed {
   int64_t channels = 3;
   // Of each channel, in 1/10000 of the range 0 to 1.
-  std::vector<int64_t> mean;
-  std::vector<int64_t> deviation;
+  std::vector<int64_t> mean = {};
+  std::vector<int64_t> deviation = {};
   // In training only: cut out of a border this wide, half of them mirrored. 0 and false: as they
   // are.
   int64_t padding = 0;
@@ -35,7 +35,7 @@ struct VitSpec {
   Norm norm = Norm::kLayer;
   bool qkv_bias = true;
   double init_scale = 0.02;  // standard deviation of class tokens and positions
-  ImageFeed feed;
+  ImageFeed feed = {};
 };
 
 // Inputs images u8 [rows, channels, image, image] (and targets i32 [rows]); logits f32 [rows,

@@ -151,5 +151,41 @@ TEST(MakePlan, SamplingJob_OnlyPredicts) {
   EXPECT_TRUE(ValidateProgram(BuiltinOpSet(), plan->program).ok());
 }
 
+const Call* CallOf(const Section& section, const std::string& op) {
+  for (const Call& call : section.calls) {
+    if (call.op == op) return &call;
+  }
+  return nullptr;
+}
+
+TEST(MakePlan, VisionJob_AugmentsInTrainingOnly) {
+  const v1::JobSpec spec = Parse(R"(
+    name: "images"
+    model { vit { layers: 6 heads: 8 dim: 256 class_tokens: 16 norm: NORM_RMS } }
+    data { cifar10 { path: "images" } }
+    train { steps: 100 batch: 24 optimizer { adamw { lr: 3e-4 } } }
+    ranks { min: 1 max: 2 }
+    lanes: 12)");
+  const StatusOr<Plan> plan = PlanOf(spec, {Worker("a", 2)});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  EXPECT_TRUE(ValidateProgram(BuiltinOpSet(), plan->program).ok());
+  EXPECT_EQ(plan->estimate.parameter_count, 4770826);
+  EXPECT_EQ(plan->program.inputs[0].meta, (TensorMeta{DType::kU8, {2, 3, 32, 32}}));
+  EXPECT_EQ(plan->program.inputs[1].meta, (TensorMeta{DType::kI32, {2}}));
+  EXPECT_TRUE(plan->program.predict.calls.empty());
+  const Call* const train = CallOf(plan->program.train, "augment_images");
+  const Call* const evaluate = CallOf(plan->program.evaluate, "augment_images");
+  ASSERT_TRUE(train != nullptr && evaluate != nullptr);
+  EXPECT_EQ(train->attrs.GetInt("padding"), 4);
+  EXPECT_TRUE(train->attrs.GetBool("flip"));
+  EXPECT_EQ(evaluate->attrs.GetInt("padding"), 0);
+  EXPECT_FALSE(evaluate->attrs.GetBool("flip"));
+  v1::JobSpec plain = spec;
+  plain.mutable_data()->mutable_cifar10()->set_augment(false);
+  const StatusOr<Plan> without = PlanOf(plain, {Worker("a", 2)});
+  ASSERT_TRUE(without.ok()) << without.status();
+  EXPECT_EQ(CallOf(without->program.train, "augment_images")->attrs.GetInt("padding"), 0);
+}
+
 }  // namespace
 }  // namespace weft::plan

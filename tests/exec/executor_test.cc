@@ -185,6 +185,50 @@ TEST_F(ExecutorTest, Abort_EndsTheRun) {
   EXPECT_EQ(result.status().code(), absl::StatusCode::kAborted);
 }
 
+TEST_F(ExecutorTest, BytePairs_AreSampledWithoutTheText) {
+  std::string text;
+  for (int i = 0; i < 200; ++i) text += i % 3 == 0 ? "over and over " : "again ";
+  const std::string path = root_ + "/text.txt";
+  ASSERT_TRUE(ckpt::WriteFileAtomically(path, text).ok());
+  testing::GptPlanSpec small;
+  small.model = {.layers = 1, .heads = 2, .dim = 16, .context = 12, .vocab = 300};
+  small.optimizer.lr = 0.1;
+  small.batch = 12;
+  small.lanes = 4;
+  const auto plan = testing::MakeGptPlan(small);
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  ExecSpec trained = Spec(3);
+  trained.plan.program = plan->program;
+  data::TextOptions options;
+  options.path = path;
+  options.tokens = data::TextTokens::kBpe;
+  options.bpe_vocab = options.vocab = 300;
+  options.context = 12;
+  trained.data = options;
+  const auto result = Run(trained);
+  ASSERT_TRUE(result.ok()) << result.status();
+
+  ASSERT_EQ(unlink(path.c_str()), 0);
+  ExecSpec sampled = Spec(0);
+  PartitionRequest request;
+  auto predict = BuildGpt(small.model, 1, GraphMode::kPredict);
+  ASSERT_TRUE(predict.ok()) << predict.status();
+  request.predict = *std::move(predict);
+  auto program = MakeProgram(BuiltinOpSet(), request);
+  ASSERT_TRUE(program.ok()) << program.status();
+  sampled.plan.program = *std::move(program);
+  sampled.data = std::monostate();
+  sampled.sample.emplace();
+  sampled.sample->checkpoint = result->checkpoint;
+  sampled.sample->prompt = "over";
+  sampled.sample->tokens = 8;
+  sampled.sample->text = options;
+  const auto written = Run(sampled);
+  ASSERT_TRUE(written.ok()) << written.status();
+  EXPECT_EQ(written->text.substr(0, 4), "over");
+  EXPECT_GE(written->text.size(), 12u);
+}
+
 TEST(DrawToken, Settings_ChooseAsDocumented) {
   const std::vector<float> logits = {1, 3, 3, 2};
   EXPECT_EQ(DrawToken(logits, 0, 0, 0.9), 1);     // the likeliest, lowest id on ties

@@ -1,12 +1,16 @@
 #include "worker/exec/step_runner.h"
 
+#include <unistd.h>
+
 #include <cstring>
+#include <fstream>
 #include <limits>
 #include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
 
+#include "fabric/models/vit.h"
 #include "tests/support/gpt_plan.h"
 #include "worker/data/dataset.h"
 #include "worker/exec/train_state.h"
@@ -49,12 +53,12 @@ struct Outcome {
 };
 
 // Trains a few steps; all ranks must agree.
-Outcome Train(const GptPlanSpec& spec, int threads, int64_t steps = 4) {
-  auto plan = testing::MakeGptPlan(spec);
+Outcome Train(const StatusOr<Plan>& plan, const data::Dataset& dataset, int threads,
+              int64_t steps) {
   EXPECT_TRUE(plan.ok()) << plan.status();
-  std::vector<Outcome> outcomes(static_cast<size_t>(spec.ranks));
+  std::vector<Outcome> outcomes(static_cast<size_t>(plan->ranks));
   const Status status = testing::RunRanks(
-      *plan, *SmallData(), 5, threads, [&](int32_t rank, StepRunner& runner) -> Status {
+      *plan, dataset, 5, threads, [&](int32_t rank, StepRunner& runner) -> Status {
         Outcome& outcome = outcomes[static_cast<size_t>(rank)];
         for (int64_t step = 0; step < steps; ++step) {
           ASSIGN_OR_RETURN(const StepResult result, testing::OneStep(runner, step, 0));
@@ -72,6 +76,10 @@ Outcome Train(const GptPlanSpec& spec, int threads, int64_t steps = 4) {
   return outcomes[0];
 }
 
+Outcome Train(const GptPlanSpec& spec, int threads, int64_t steps = 4) {
+  return Train(testing::MakeGptPlan(spec), *SmallData(), threads, steps);
+}
+
 TEST(StepRunner, AnyRanksAndThreads_SameBits) {
   GptPlanSpec spec = SmallSpec();
   const Outcome alone = Train(spec, 1);
@@ -86,6 +94,48 @@ TEST(StepRunner, AnyRanksAndThreads_SameBits) {
       EXPECT_EQ(outcome.eval.correct, alone.eval.correct);
     }
   }
+}
+
+// 40 random images, of which 30 are trained on.
+std::unique_ptr<data::Dataset> SmallImages() {
+  const std::string folder = ::testing::TempDir() + "/images-" + std::to_string(getpid());
+  const auto write = [&folder](const std::string& name, uint32_t from, uint32_t to) {
+    std::ofstream file(folder + name, std::ios::binary);
+    for (uint32_t i = from; i < to; ++i) {
+      file.put(static_cast<char>(i % 10));
+      for (uint32_t k = 0; k < 3072; ++k) {
+        file.put(static_cast<char>(((i * 3072 + k) * 2654435761u) >> 24));
+      }
+    }
+  };
+  write("train.bin", 0, 30);
+  write("test.bin", 30, 40);
+  data::Cifar10Options options;
+  options.path = folder + "train.bin";
+  options.validation = folder + "test.bin";
+  auto dataset = data::OpenCifar10(options);
+  EXPECT_TRUE(dataset.ok()) << dataset.status();
+  return *std::move(dataset);
+}
+
+TEST(StepRunner, AugmentedImages_AnyRanks_SameBits) {
+  GptPlanSpec spec = SmallSpec();
+  VitSpec vit = {.layers = 1, .heads = 2, .dim = 16, .image = 32, .patch = 8, .classes = 10};
+  vit.feed.mean = vit.feed.deviation = {5000, 5000, 5000};
+  vit.feed.padding = 4;
+  vit.feed.flip = true;
+  const auto train = [&] {
+    const auto model = [&vit](int64_t rows) { return BuildVit(vit, rows, GraphMode::kTrain); };
+    return Train(testing::MakeModelPlan(spec, model), *SmallImages(), 1, 6);
+  };
+  const Outcome alone = train();
+  EXPECT_EQ(alone.eval.count, 10);
+  for (int32_t ranks : {2, 3, 5}) {
+    spec.ranks = ranks;
+    EXPECT_EQ(train().digest, alone.digest) << ranks << " ranks";
+  }
+  vit.feed.padding = 0;
+  EXPECT_NE(train().digest, alone.digest);
 }
 
 TEST(StepRunner, Ring_AnyRanks_LossesWithinRounding) {
