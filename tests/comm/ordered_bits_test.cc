@@ -1,65 +1,20 @@
 // Ordered reductions give the same bits however many ranks share the lanes, on every backend.
 
-#include <cmath>
 #include <cstdint>
 #include <cstring>
-#include <random>
 #include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
 
 #include "fabric/base/lane_tree.h"
+#include "tests/comm/lane_values.h"
 #include "tests/comm/test_group.h"
 
 namespace weft::comm {
 namespace {
 
-// Values of many magnitudes, so that another order of additions shows.
-std::vector<std::vector<float>> LaneValues(int32_t lanes, int64_t count) {
-  std::mt19937_64 random(lanes * 1000003 + count);
-  std::normal_distribution<float> normal;
-  std::vector<std::vector<float>> values(lanes, std::vector<float>(count));
-  for (auto& lane : values) {
-    for (float& value : lane) value = std::ldexp(normal(random), static_cast<int>(random() % 16));
-  }
-  return values;
-}
-
-// The value of `node`, by the tree's definition.
-std::vector<float> NodeValue(int32_t lanes, LaneRange node,
-                             const std::vector<std::vector<float>>& values) {
-  std::vector<LaneRange> leaves;
-  std::vector<std::vector<float>> sums;
-  for (int32_t lane = node.begin; lane < node.end; ++lane) {
-    leaves.push_back({lane, lane + 1});
-    sums.push_back(values[lane]);
-  }
-  for (const TreeAdd add : TreeSchedule(lanes, leaves)) {
-    for (size_t i = 0; i < sums[0].size(); ++i) sums[add.left][i] += sums[add.right][i];
-  }
-  return sums[0];
-}
-
 enum class Place { kApart, kOverFirst, kOverLast };
-
-// What each rank of a group holds: the values of its nodes.
-struct Holding {
-  std::vector<LaneRange> nodes;
-  std::vector<std::vector<float>> sums;
-};
-
-std::vector<Holding> Share(int32_t lanes, int32_t size,
-                           const std::vector<std::vector<float>>& values) {
-  std::vector<Holding> shares(size);
-  for (int32_t rank = 0; rank < size; ++rank) {
-    shares[rank].nodes = MaximalNodes(lanes, OwnedLanes(lanes, size, rank));
-    for (const LaneRange node : shares[rank].nodes) {
-      shares[rank].sums.push_back(NodeValue(lanes, node, values));
-    }
-  }
-  return shares;
-}
 
 // `held` is a copy, as the result may lie over a partial.
 Status Check(Communicator& rank, int32_t lanes, Holding held, const std::vector<float>& expected,
