@@ -29,6 +29,10 @@ class Communicator {
   // about the call).
   virtual Status Launch(const CollectiveCall& call, StreamTag stream, Deadline deadline) = 0;
 
+  // Makes what Launch(call) will need, for device backends whose calls are recorded: recording
+  // cannot make it. Host backends need nothing.
+  virtual Status Reserve(const CollectiveCall& /*call*/) { return absl::OkStatus(); }
+
   // Not OK once enqueued work can no longer end: a peer is gone, or Abort was called. Host
   // backends, whose calls have ended, are always well.
   virtual Status Health() { return absl::OkStatus(); }

@@ -14,6 +14,8 @@ class Faulty final : public Communicator {
   int32_t rank() const override { return inner_->rank(); }
   int32_t size() const override { return inner_->size(); }
   void Abort(const Status& cause) override { inner_->Abort(cause); }
+  Status Health() override { return inner_->Health(); }
+  Status Reserve(const CollectiveCall& call) override { return inner_->Reserve(call); }
 
   Status Launch(const CollectiveCall& call, StreamTag stream, Deadline deadline) override {
     const bool now = calls_++ == fault_.at_call;

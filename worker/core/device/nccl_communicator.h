@@ -3,7 +3,8 @@
 //
 // Beside the contract:
 // - Calls on different streams are ordered by the caller, with events.
-// - Ordered reductions need device memory of their own: Reserve it before recording them.
+// - Ordered reductions may need device memory of their own: Reserve before recording them. What an
+//   earlier reservation made and is too small stays until the end, so begin with the largest.
 // - Launch's deadline bounds what the host waits for (connecting, enqueuing). That enqueued work
 // can
 //   still end is the caller's watch, with Health and a clock: NCCL does not notice every lost peer.
@@ -30,10 +31,6 @@ class NcclCommunicator : public comm::Communicator {
   // Ends an unfinished group in order if it can. Never waits longer than a few seconds: what is
   // stuck in NCCL then is left to a thread of its own, with a line in the log.
   ~NcclCommunicator() override = default;
-
-  // Makes what Launch(call) will need, so that it can be recorded. Not while recording. Memory of
-  // earlier reservations that is too small stays until the end, so begin with the largest.
-  virtual Status Reserve(const comm::CollectiveCall& call) = 0;
 
   // Waits for an abort to be over; OK at once when there was none. DeadlineExceeded while a graph
   // still holds the communicator.

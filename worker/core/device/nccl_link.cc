@@ -134,8 +134,6 @@ Status NcclLink::WaitUntilReady(absl::string_view doing, Deadline deadline) {
 }
 
 StatusOr<void*> NcclLink::Allocate(int64_t bytes) {
-  absl::MutexLock lock(&memory_mutex_);
-  if (memory_freed_) return cause();
   void* data = nullptr;
   const cudaError_t error = cudaMalloc(&data, static_cast<size_t>(bytes));
   if (error == cudaErrorMemoryAllocation) {
@@ -175,41 +173,36 @@ void NcclLink::Abort(const Status& cause) {
 }
 
 Status NcclLink::JoinAbort(Deadline deadline) {
-  {
-    absl::MutexLock lock(&state_);
-    if (!ending_) return absl::OkStatus();
+  absl::MutexLock lock(&state_);
+  if (!ending_ || state_.AwaitWithTimeout(absl::Condition(&ended_), deadline.Remaining())) {
+    return absl::OkStatus();
   }
-  if (WaitForEnd(deadline)) return absl::OkStatus();
   return DeadlineExceeded(
       "NCCL's abort has not ended on rank ", rank_,
       "; it waits for graphs that hold the communicator, and for work that is queued");
 }
 
 void NcclLink::Close() {
+  std::thread end;
+  bool gone = false;
   {
     absl::MutexLock lock(&state_);
     if (!ending_) StartEnd(How::kOrderly);
+    closed_ = true;
+    gone = state_.AwaitWithTimeout(absl::Condition(&gone_), kClose);
+    end = std::move(end_);
   }
-  if (WaitForEnd(Deadline::After(kClose))) return;
-  LOG_WARN("nccl communicator does not end, left to its thread rank={}", rank_);
-  absl::MutexLock lock(&state_);
-  if (end_.joinable()) end_.detach();
+  if (gone) {
+    end.join();
+  } else {
+    LOG_WARN("nccl communicator does not end, left to its thread rank={}", rank_);
+    end.detach();
+  }
 }
 
 void NcclLink::StartEnd(How how) {
   ending_ = true;
   end_ = std::thread([self = shared_from_this(), how] { self->End(how); });
-}
-
-bool NcclLink::WaitForEnd(Deadline deadline) {
-  std::thread end;
-  {
-    absl::MutexLock lock(&state_);
-    if (!state_.AwaitWithTimeout(absl::Condition(&ended_), deadline.Remaining())) return false;
-    end = std::move(end_);
-  }
-  if (end.joinable()) end.join();
-  return true;
 }
 
 // Runs on end_. Only the last use of comm_ is without the lock: the calls before it have left, and
@@ -228,13 +221,14 @@ void NcclLink::End(How how) {
     }
   }
   {
-    absl::MutexLock lock(&memory_mutex_);
-    memory_freed_ = true;
-    for (void* data : memory_) cudaFree(data);
-    memory_.clear();
+    absl::MutexLock lock(&state_);
+    ended_ = true;
+    state_.Await(absl::Condition(&closed_));
   }
+  // Here rather than in Close, since it waits for all work of the device.
+  for (void* data : memory_) cudaFree(data);
   absl::MutexLock lock(&state_);
-  ended_ = true;
+  gone_ = true;
 }
 
 // A call that stays in NCCL is stuck, and an abort is what frees it.

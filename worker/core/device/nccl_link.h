@@ -46,7 +46,7 @@ class NcclLink : public std::enable_shared_from_this<NcclLink> {
   // `body` between ncclGroupStart and ncclGroupEnd.
   Status Group(absl::string_view doing, Deadline deadline, Body body);
 
-  // Device memory that lives until the end.
+  // Device memory that lives until after Close, as what is queued may use it.
   StatusOr<void*> Allocate(int64_t bytes);
 
   // Not OK after Abort.
@@ -66,7 +66,6 @@ class NcclLink : public std::enable_shared_from_this<NcclLink> {
   Status Init(const NcclSpec& spec);
   Status WaitUntilReady(absl::string_view doing, Deadline deadline);
   void StartEnd(How how) ABSL_EXCLUSIVE_LOCKS_REQUIRED(state_);
-  bool WaitForEnd(Deadline deadline);
   void End(How how);
   void LetCallsLeave();
 
@@ -77,14 +76,14 @@ class NcclLink : public std::enable_shared_from_this<NcclLink> {
   absl::Mutex calls_;
   ncclComm_t comm_ = nullptr;
 
-  absl::Mutex memory_mutex_;
-  std::vector<void*> memory_ ABSL_GUARDED_BY(memory_mutex_);
-  bool memory_freed_ ABSL_GUARDED_BY(memory_mutex_) = false;
+  std::vector<void*> memory_;  // of the owner until Close, then of end_
 
   absl::Mutex state_;
   Status cause_ ABSL_GUARDED_BY(state_);
-  bool ending_ ABSL_GUARDED_BY(state_) = false;
-  bool ended_ ABSL_GUARDED_BY(state_) = false;
+  bool ending_ ABSL_GUARDED_BY(state_) = false;  // end_ was started
+  bool ended_ ABSL_GUARDED_BY(state_) = false;   // NCCL has let go
+  bool closed_ ABSL_GUARDED_BY(state_) = false;  // the owner has
+  bool gone_ ABSL_GUARDED_BY(state_) = false;    // the memory is freed too
   std::thread end_ ABSL_GUARDED_BY(state_);
 };
 
