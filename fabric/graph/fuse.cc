@@ -50,17 +50,28 @@ GraphNode LinearCrossEntropy(const GraphNode& linear, const GraphNode& loss) {
           linear.attrs};
 }
 
+// linear(dy, w) -> d; gelu_grad(h, d) -> dh
+GraphNode LinearGradGelu(const GraphNode& linear, const GraphNode& grad) {
+  return {linear.name, "", {linear.in[0], linear.in[1], grad.in[0]}, grad.out, linear.attrs};
+}
+
+constexpr FusionStage kForward = FusionStage::kForward;
+constexpr FusionStage kBackward = FusionStage::kBackward;
+
 constexpr FusionRule kRules[] = {
-    {"residual into rms norm", "add", "rms_norm", "add_rms_norm", false, true, -1, SameShapes,
-     AddNorm},
-    {"residual into layer norm", "add", "layer_norm", "add_layer_norm", false, true, -1, SameShapes,
-     AddNorm},
-    {"gelu of a product", "linear", "gelu", "linear_gelu", false, true, -1, nullptr, LinearGelu},
-    {"rotary into attention", "rotary", "attention", "attention", false, false, -1, SameHeads,
-     RotaryAttention},
+    {"residual into rms norm", kForward, "add", "rms_norm", 0, "add_rms_norm", false, true, -1,
+     SameShapes, AddNorm},
+    {"residual into layer norm", kForward, "add", "layer_norm", 0, "add_layer_norm", false, true,
+     -1, SameShapes, AddNorm},
+    {"gelu of a product", kForward, "linear", "gelu", 0, "linear_gelu", false, true, -1, nullptr,
+     LinearGelu},
+    {"rotary into attention", kForward, "rotary", "attention", 0, "attention", false, false, -1,
+     SameHeads, RotaryAttention},
     // The fourth result of cross_entropy is the log of the sum.
-    {"head into loss", "linear", "cross_entropy", "linear_cross_entropy", true, false, 3, NoBias,
-     LinearCrossEntropy},
+    {"head into loss", kForward, "linear", "cross_entropy", 0, "linear_cross_entropy", true, false,
+     3, NoBias, LinearCrossEntropy},
+    {"product into gelu's gradient", kBackward, "linear", "gelu_grad", 1, "linear_grad_gelu", true,
+     false, -1, NoBias, LinearGradGelu},
 };
 
 // One rule over one graph: who makes and who uses each value, kept up to date as nodes are
@@ -84,8 +95,8 @@ class Pass {
   Status Run() {
     for (size_t i = 0; i < graph_.nodes.size(); ++i) {
       const GraphNode& second = graph_.nodes[i];
-      if (second.op != rule_.second || second.in.empty()) continue;
-      const int first = producer_[second.in[0]];
+      if (second.op != rule_.second || FedInput() >= second.in.size()) continue;
+      const int first = producer_[second.in[FedInput()]];
       if (first < 0 || gone_[first] || !Fits(first, second)) continue;
       RETURN_IF_ERROR(Replace(first, static_cast<int>(i)));
     }
@@ -98,14 +109,16 @@ class Pass {
   }
 
  private:
+  size_t FedInput() const { return static_cast<size_t>(rule_.second_input); }
+
   bool Fits(int first_index, const GraphNode& second) const {
     const GraphNode& first = graph_.nodes[first_index];
-    if (first.op != rule_.first || first.out[0] != second.in[0]) return false;
+    if (first.op != rule_.first || first.out[0] != second.in[FedInput()]) return false;
     if (!rule_.keeps_first && uses_[first.out[0]] != 1) return false;
     if (rule_.unused_result >= 0 && uses_[second.out[rule_.unused_result]] != 0) return false;
     // The fused node takes the first one's place, so all that it reads must be there by then.
-    for (size_t i = 1; i < second.in.size(); ++i) {
-      if (producer_[second.in[i]] >= first_index) return false;
+    for (size_t i = 0; i < second.in.size(); ++i) {
+      if (i != FedInput() && producer_[second.in[i]] >= first_index) return false;
     }
     return rule_.fits == nullptr || rule_.fits(graph_, first, second);
   }
@@ -146,8 +159,9 @@ class Pass {
 
 absl::Span<const FusionRule> FusionRules() { return kRules; }
 
-StatusOr<Graph> Fuse(const OpSet& ops, Graph graph, Purpose purpose) {
+StatusOr<Graph> Fuse(const OpSet& ops, Graph graph, Purpose purpose, FusionStage stage) {
   for (const FusionRule& rule : kRules) {
+    if (rule.stage != stage) continue;
     if (rule.training_only && purpose != Purpose::kTraining) continue;
     RETURN_IF_ERROR(Pass(ops, graph, rule).Run());
   }

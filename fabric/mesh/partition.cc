@@ -70,6 +70,7 @@ Status AddTrain(const OpSet& ops, const Graph& forward, Program* program) {
                    Optimized(ops, forward, Purpose::kTraining, {.outputs = program->stats}));
   ASSIGN_OR_RETURN(graph, AppendBackward(ops, std::move(graph)));
   ASSIGN_OR_RETURN(graph, Rebuild(ops, DropUnitScales(std::move(graph)), {}));
+  ASSIGN_OR_RETURN(graph, Fuse(ops, std::move(graph), Purpose::kTraining, FusionStage::kBackward));
   std::vector<Pin> pins = StatPins(graph, *program);
   for (const ParameterSlot& slot : program->parameters) {
     pins.push_back(

@@ -57,6 +57,13 @@ void LinearGelu(GraphBuilder& b, bool bias) {
   Weigh(b, b.Emit("gelu", {b.Emit("linear", in)}));
 }
 
+void Mlp(GraphBuilder& b, bool transposed) {
+  const Value h = b.Emit("linear", {Matrix(b, "x", {2, 3, 8}), Matrix(b, "up", {8, 5})});
+  const Value down = Matrix(b, "down", transposed ? Shape{8, 5} : Shape{5, 8});
+  Weigh(b, b.Emit("linear", {b.Emit("gelu", {h}), down, Matrix(b, "bias", {8})},
+                  {{"transpose_w", transposed}}));
+}
+
 void RotaryAttention(GraphBuilder& b) {
   const Value qkv = Matrix(b, "qkv", {2, 6, 24});
   const Value rotated = b.Emit("rotary", {qkv}, {{"heads", int64_t{2}}, {"base", 10000.0}});
@@ -83,6 +90,10 @@ const Case kCases[] = {
      [](GraphBuilder& b) { AddNorm(b, "layer_norm", true); }},
     {"gelu of a product", "linear_gelu", "gelu", [](GraphBuilder& b) { LinearGelu(b, false); }},
     {"gelu of a product", "linear_gelu", "gelu", [](GraphBuilder& b) { LinearGelu(b, true); }},
+    {"product into gelu's gradient", "linear_grad_gelu", "gelu_grad",
+     [](GraphBuilder& b) { Mlp(b, false); }},
+    {"product into gelu's gradient", "linear_grad_gelu", "gelu_grad",
+     [](GraphBuilder& b) { Mlp(b, true); }},
     {"rotary into attention", "attention", "rotary", RotaryAttention},
     {"head into loss", "linear_cross_entropy", "cross_entropy",
      [](GraphBuilder& b) { HeadIntoLoss(b, false); }},
@@ -96,6 +107,15 @@ StatusOr<Graph> Build(const std::function<void(GraphBuilder&)>& build) {
   return b.Finish();
 }
 
+// As a planner makes a training graph.
+StatusOr<Graph> FusedTraining(const Graph& forward) {
+  const OpSet& ops = BuiltinOpSet();
+  ASSIGN_OR_RETURN(Graph graph, Fuse(ops, forward, Purpose::kTraining));
+  ASSIGN_OR_RETURN(graph, AppendBackward(ops, std::move(graph)));
+  ASSIGN_OR_RETURN(graph, Rebuild(ops, DropUnitScales(std::move(graph)), {}));
+  return Fuse(ops, std::move(graph), Purpose::kTraining, FusionStage::kBackward);
+}
+
 TEST(Fuse, EveryRule_ComputesTheSameForwardAndBackward) {
   ASSERT_OK_AND_ASSIGN(const std::unique_ptr<Core> core, Core::Open({}));
   std::set<std::string> tried;
@@ -103,11 +123,9 @@ TEST(Fuse, EveryRule_ComputesTheSameForwardAndBackward) {
     SCOPED_TRACE(c.fused);
     tried.insert(c.rule);
     ASSERT_OK_AND_ASSIGN(const Graph plain, Build(c.build));
-    ASSERT_OK_AND_ASSIGN(Graph fused, Fuse(BuiltinOpSet(), plain, Purpose::kTraining));
+    ASSERT_OK_AND_ASSIGN(const Graph fused, FusedTraining(plain));
     EXPECT_TRUE(HasOp(fused, c.fused));
     EXPECT_FALSE(HasOp(fused, c.gone));
-    ASSERT_OK_AND_ASSIGN(fused, AppendBackward(BuiltinOpSet(), std::move(fused)));
-    ASSERT_OK_AND_ASSIGN(fused, Rebuild(BuiltinOpSet(), DropUnitScales(std::move(fused)), {}));
     ASSERT_OK(ValidateGraph(BuiltinOpSet(), fused));
     ASSERT_OK_AND_ASSIGN(const Graph expected, AppendBackward(BuiltinOpSet(), plain));
     ASSERT_OK_AND_ASSIGN(const testing::Named got, testing::RunEagerly(*core, fused, kVocab));
@@ -174,6 +192,19 @@ TEST(Fuse, RotatedUsedTwice_RotaryStays) {
       }));
   ASSERT_OK_AND_ASSIGN(const Graph fused, Fuse(BuiltinOpSet(), plain, Purpose::kTraining));
   EXPECT_TRUE(HasOp(fused, "rotary"));
+}
+
+TEST(Fuse, GradientBeforeGeluUsedTwice_ProductStays) {
+  ASSERT_OK_AND_ASSIGN(const Graph plain, Build([](GraphBuilder& b) {
+                         const Value h = Matrix(b, "h", {3, 8});
+                         const Value y = b.Emit("gelu", {h});
+                         const Value z = b.Emit("add", {y, Matrix(b, "r", {3, 8})});
+                         Weigh(b, b.Emit("linear", {z, Matrix(b, "w", {8, 5})}));
+                       }));
+  // The gradient of z is that of y and of r.
+  ASSERT_OK_AND_ASSIGN(const Graph fused, FusedTraining(plain));
+  EXPECT_TRUE(HasOp(fused, "gelu_grad"));
+  EXPECT_FALSE(HasOp(fused, "linear_grad_gelu"));
 }
 
 TEST(DropUnitScales, ScaleByOne_IsDropped) {

@@ -53,6 +53,20 @@ std::vector<Doubles> LinearGeluReference(const RefArgs& r) {
   return {y, h};
 }
 
+std::vector<Doubles> GradGeluReference(const RefArgs& r) {
+  const bool tw = r.attrs.GetBool("transpose_w");
+  const int64_t n = r.out_metas[0].shape.dim(-1), k = r.metas[0].shape.dim(-1);
+  const int64_t m = r.out_metas[0].elements() / n;
+  Doubles dh(m * n);
+  Multiply(r.in[0].data(), r.in[1].data(), m, n, k, false, tw, dh.data());
+  const double a = std::sqrt(2 / M_PI), b = 0.044715;
+  for (int64_t i = 0; i < m * n; ++i) {
+    const double x = r.in[2][i], t = std::tanh(a * (x + b * x * x * x));
+    dh[i] *= 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * a * (1 + 3 * b * x * x);
+  }
+  return {dh};
+}
+
 std::vector<Doubles> GradWReference(const RefArgs& r) {
   const bool tw = r.attrs.GetBool("transpose_w");
   const int64_t k = r.metas[0].shape.dim(-1), n = r.metas[1].shape.dim(-1);
@@ -85,6 +99,18 @@ OpCase Linear(const char* op, const char* name, Shape x, Shape w, int64_t bias, 
   return c;
 }
 
+OpCase GradGelu(const char* name, Shape dy, Shape w, bool tw) {
+  Shape h = dy;
+  h.set_dim(-1, w.dim(tw ? 0 : 1));
+  return {.op = "linear_grad_gelu",
+          .name = name,
+          .inputs = {F32(dy), F32(w), F32(h, -4, 4)},
+          .attrs = {{"transpose_w", tw}},
+          .relative = 1e-5,
+          .absolute = 2e-5,
+          .reference = GradGeluReference};
+}
+
 OpCase GradW(const char* name, Shape x, Shape dy, bool tw) {
   return {.op = "linear_grad_w",
           .name = name,
@@ -93,6 +119,14 @@ OpCase GradW(const char* name, Shape x, Shape dy, bool tw) {
           .relative = 1e-5,
           .absolute = 1e-4,
           .reference = GradWReference};
+}
+
+// Eleven bits of each factor, where a device takes the attribute at its word.
+OpCase Tf32(OpCase c) {
+  c.attrs.Set("tf32", true);
+  c.relative = 4e-3;
+  c.absolute = 2e-2;
+  return c;
 }
 
 }  // namespace
@@ -109,6 +143,7 @@ OpCases MatmulCases() {
       Matmul("shared_b_transposed", {2, 3, 5}, {4, 5}, false, true),
       Matmul("shared_b_transposed_a", {2, 5, 3}, {5, 4}, true, false),
       Matmul("several_tiles", {1, 150, 40}, {1, 141, 40}, false, true),
+      Matmul("batched_wide", {3, 16, 64}, {3, 32, 64}, false, true),
       Matmul("no_rows", {2, 0, 5}, {2, 5, 4}, false, false),
       Matmul("nothing_contracted", {3, 0}, {0, 4}, false, false),
       Linear("linear", "bias", {2, 3, 5}, {5, 7}, 7, false),
@@ -118,13 +153,28 @@ OpCases MatmulCases() {
       Linear("linear", "several_tiles", {140, 36}, {36, 100}, 100, false),
       Linear("linear", "several_tiles_transposed", {140, 37}, {100, 37}, 0, true),
       Linear("linear", "several_blocks", {9, 2050}, {2050, 70}, 70, false),
+      Linear("linear", "wide", {96, 64}, {64, 128}, 128, false),
+      Tf32(Linear("linear", "tf32", {96, 64}, {64, 128}, 128, true)),
+      Linear("linear", "nothing_contracted", {3, 0}, {0, 4}, 4, false),
       Linear("linear", "no_rows", {0, 5}, {5, 7}, 7, false),
       Linear("linear_gelu", "bias", {2, 3, 5}, {5, 7}, 7, false),
       Linear("linear_gelu", "transposed_no_bias", {11, 16}, {40, 16}, 0, true),
+      Linear("linear_gelu", "wide", {96, 64}, {64, 128}, 128, true),
+      Tf32(Linear("linear_gelu", "tf32", {96, 64}, {64, 128}, 128, false)),
+      Linear("linear_gelu", "nothing_contracted", {3, 0}, {0, 4}, 4, false),
+      GradGelu("plain", {2, 3, 5}, {5, 7}, false),
+      GradGelu("transposed", {11, 16}, {40, 16}, true),
+      GradGelu("several_tiles", {140, 36}, {36, 100}, false),
+      GradGelu("wide", {96, 128}, {64, 128}, true),
+      Tf32(GradGelu("tf32", {96, 128}, {128, 64}, false)),
+      GradGelu("nothing_contracted", {3, 0}, {0, 4}, false),
       GradW("plain", {2, 3, 5}, {2, 3, 7}, false),
       GradW("transposed", {6, 5}, {6, 7}, true),
       GradW("several_chunks", {1037, 9}, {1037, 37}, false),
       GradW("several_blocks", {17, 130}, {17, 140}, true),
+      GradW("many_rows", {4096, 16}, {4096, 8}, true),
+      GradW("wide", {256, 64}, {256, 48}, false),
+      Tf32(GradW("tf32", {256, 64}, {256, 48}, true)),
       GradW("no_rows", {0, 5}, {0, 7}, false),
   };
 }

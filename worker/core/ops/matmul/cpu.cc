@@ -48,10 +48,15 @@ void PackWeights(const LinearState& s, const float* w, int64_t first, int64_t co
   });
 }
 
-// y = x w + bias; with `gelu`, y holds h and gelu(h) goes there.
-void RunLinear(const LinearState& s, const KernelArgs& args, float* y, float* gelu) {
+// What follows the product y = x w; each is left out when null.
+struct Following {
+  const float* bias = nullptr;   // is added
+  float* gelu = nullptr;         // gets gelu(y)
+  const float* slope = nullptr;  // y is multiplied by gelu's slope at it
+};
+
+void RunLinear(const LinearState& s, const KernelArgs& args, float* y, const Following& then) {
   const float* x = args.in[0].as<const float>();
-  const float* bias = args.in_count > 2 ? args.in[2].as<const float>() : nullptr;
   float* packed = static_cast<float*>(args.scratch);
   for (int64_t first = 0; first < s.n && s.m > 0; first += s.block) {
     const int64_t columns = std::min(s.block, s.n - first);
@@ -68,21 +73,34 @@ void RunLinear(const LinearState& s, const KernelArgs& args, float* y, float* ge
       p.k = s.k;
       p.c = y + row * s.n + first;
       p.c_stride = s.n;
-      p.bias = bias == nullptr ? nullptr : bias + first;
-      p.gelu = gelu == nullptr ? nullptr : gelu + row * s.n + first;
+      const int64_t at = row * s.n + first;
+      p.bias = then.bias == nullptr ? nullptr : then.bias + first;
+      p.gelu = then.gelu == nullptr ? nullptr : then.gelu + at;
+      p.slope = then.slope == nullptr ? nullptr : then.slope + at;
       Multiply(p);
     });
   }
 }
 
+const float* BiasOf(const KernelArgs& args) {
+  return args.in_count > 2 ? args.in[2].as<const float>() : nullptr;
+}
+
 int LaunchLinear(const void* state, const KernelArgs& args) {
-  RunLinear(*static_cast<const LinearState*>(state), args, args.out[0].as<float>(), nullptr);
+  RunLinear(*static_cast<const LinearState*>(state), args, args.out[0].as<float>(),
+            {.bias = BiasOf(args)});
   return 0;
 }
 
 int LaunchLinearGelu(const void* state, const KernelArgs& args) {
   RunLinear(*static_cast<const LinearState*>(state), args, args.out[1].as<float>(),
-            args.out[0].as<float>());
+            {.bias = BiasOf(args), .gelu = args.out[0].as<float>()});
+  return 0;
+}
+
+int LaunchLinearGradGelu(const void* state, const KernelArgs& args) {
+  RunLinear(*static_cast<const LinearState*>(state), args, args.out[0].as<float>(),
+            {.slope = args.in[2].as<const float>()});
   return 0;
 }
 
@@ -196,6 +214,7 @@ void RegisterMatmulCpu(KernelTable* table) {
   table->Add("matmul", DeviceKind::kCpu, {nullptr, BindMatmul, LaunchMatmul});
   table->Add("linear", DeviceKind::kCpu, {nullptr, BindLinear, LaunchLinear});
   table->Add("linear_gelu", DeviceKind::kCpu, {nullptr, BindLinear, LaunchLinearGelu});
+  table->Add("linear_grad_gelu", DeviceKind::kCpu, {nullptr, BindLinear, LaunchLinearGradGelu});
   table->Add("linear_grad_w", DeviceKind::kCpu, {nullptr, BindGradW, LaunchGradW});
 }
 

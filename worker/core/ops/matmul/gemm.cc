@@ -129,6 +129,32 @@ void GeluRow(const float* h, float* y, int64_t n) {
   }
 }
 
+// c times the slope of gelu at h: s + x u' s (1 - s) where s = 1 / (1 + e^-u), u = x (a + b x^2).
+template <class D>
+HWY_INLINE void MultiplyBySlope(D d, const float* h, float* c) {
+  constexpr float kA = 2 * 0.7978845608f, kB = kA * 0.044715f;
+  // The slope is 0 or 1 further out; the limit keeps 0 * infinity away.
+  const auto x = hn::Max(hn::Set(d, -12.0f), hn::Min(hn::Set(d, 12.0f), hn::LoadU(d, h)));
+  const auto square = hn::Mul(x, x);
+  const auto u = hn::Mul(x, hn::MulAdd(square, hn::Set(d, kB), hn::Set(d, kA)));
+  const auto du = hn::MulAdd(square, hn::Set(d, 3 * kB), hn::Set(d, kA));
+  const auto e = FastExp(d, hn::Neg(hn::Abs(u)));
+  const auto one = hn::Set(d, 1.0f);
+  const auto inverse = hn::Div(one, hn::Add(one, e));
+  const auto s = hn::Mul(hn::IfThenElse(hn::Lt(u, hn::Zero(d)), e, one), inverse);
+  const auto spread = hn::Mul(hn::Mul(e, inverse), inverse);
+  const auto slope = hn::MulAdd(hn::Mul(x, du), spread, s);
+  hn::StoreU(hn::Mul(hn::LoadU(d, c), slope), d, c);
+}
+
+void SlopeRow(const float* h, float* c, int64_t n) {
+  const hn::ScalableTag<float> d;
+  const int64_t lanes = static_cast<int64_t>(hn::Lanes(d));
+  int64_t i = 0;
+  for (; i + lanes <= n; i += lanes) MultiplyBySlope(d, h + i, c + i);
+  for (const hn::CappedTag<float, 1> one; i < n; ++i) MultiplyBySlope(one, h + i, c + i);
+}
+
 // A tile of fewer columns than kWide goes through a full one beside.
 void NarrowTile(const Tile& t, int64_t rows, int64_t columns) {
   float sums[kRows * kWide] = {};
@@ -171,6 +197,9 @@ void MultiplyAll(const Product& p) {
     }
     for (int64_t r = i; p.gelu != nullptr && r < i + rows; ++r) {
       GeluRow(p.c + r * p.c_stride, p.gelu + r * p.c_stride, p.n);
+    }
+    for (int64_t r = i; p.slope != nullptr && r < i + rows; ++r) {
+      SlopeRow(p.slope + r * p.c_stride, p.c + r * p.c_stride, p.n);
     }
   }
 }

@@ -34,9 +34,10 @@ struct Product {
   int64_t m = 0, n = 0, k = 0;
   float* c = nullptr;
   int64_t c_stride = 0;
-  bool accumulate = false;      // c += instead of c =
-  const float* bias = nullptr;  // [n], added to the finished sum
-  float* gelu = nullptr;        // when set, gelu(c) goes here, with c_stride
+  bool accumulate = false;       // c += instead of c =
+  const float* bias = nullptr;   // [n], added to the finished sum
+  float* gelu = nullptr;         // when set, gelu(c) goes here, with c_stride
+  const float* slope = nullptr;  // when set, c is multiplied by gelu's slope at it, with c_stride
 };
 void Multiply(const Product& product);
 

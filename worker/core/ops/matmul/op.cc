@@ -76,7 +76,8 @@ Values MatmulGrad(const GradArgs& g) {
   return d;
 }
 
-StatusOr<Shape> LinearShape(const InferArgs& args) {
+// Of y = x w.
+StatusOr<Shape> ProductShape(const InferArgs& args) {
   RETURN_IF_ERROR(ExpectOneType(args));
   const Shape &x = args.in[0].shape, &w = args.in[1].shape;
   if (x.rank() < 1) return InvalidArgument("x needs a dimension");
@@ -84,11 +85,16 @@ StatusOr<Shape> LinearShape(const InferArgs& args) {
   const bool tw = args.attrs.GetBool("transpose_w");
   const int64_t k = w.dim(tw ? 1 : 0), n = w.dim(tw ? 0 : 1);
   if (x.dim(-1) != k) return InvalidArgument("x has ", x.dim(-1), " features, w takes ", k);
-  if (args.in.size() > 2 && args.in[2].shape != Shape{n}) {
-    return InvalidArgument("bias is [", n, "], got ", ToString(args.in[2].shape));
-  }
   Shape y = x;
   y.set_dim(-1, n);
+  return y;
+}
+
+StatusOr<Shape> LinearShape(const InferArgs& args) {
+  ASSIGN_OR_RETURN(const Shape y, ProductShape(args));
+  if (args.in.size() > 2 && args.in[2].shape != Shape{y.dim(-1)}) {
+    return InvalidArgument("bias is [", y.dim(-1), "], got ", ToString(args.in[2].shape));
+  }
   return y;
 }
 
@@ -100,6 +106,14 @@ StatusOr<std::vector<TensorMeta>> InferLinear(const InferArgs& args) {
 StatusOr<std::vector<TensorMeta>> InferLinearGelu(const InferArgs& args) {
   ASSIGN_OR_RETURN(const Shape y, LinearShape(args));
   return std::vector<TensorMeta>{{args.in[0].dtype, y}, {args.in[0].dtype, y}};
+}
+
+StatusOr<std::vector<TensorMeta>> InferLinearGradGelu(const InferArgs& args) {
+  ASSIGN_OR_RETURN(const Shape y, ProductShape(args));
+  if (args.in[2].shape != y) {
+    return InvalidArgument("h is ", ToString(y), ", got ", ToString(args.in[2].shape));
+  }
+  return std::vector<TensorMeta>{args.in[2]};
 }
 
 int64_t LinearFlops(const CostArgs& args) {
@@ -193,6 +207,15 @@ void AddMatmulOps(OpSet* set) {
             .attrs = {kTransposeW, kTf32},
             .infer = InferLinearGelu,
             .grad = LinearGeluGrad,
+            .flops = LinearFlops,
+            .precision = Precision::kNarrow});
+  set->Add({.name = "linear_grad_gelu",
+            .doc = "dh = gelu_grad(h, dy w): the gradient that linear gives to the gelu before it",
+            .inputs = {"dy", "w", "h"},
+            .outputs = {"dh"},
+            .attrs = {kTransposeW, kTf32},
+            .infer = InferLinearGradGelu,
+            .differentiable = false,
             .flops = LinearFlops,
             .precision = Precision::kNarrow});
   set->Add({.name = "linear_grad_w",
