@@ -18,7 +18,6 @@ namespace {
 struct Runner {
   std::unique_ptr<Device> device = MakeCpuDevice();
   std::unique_ptr<TileRunner> tiles = MakeThreadPool(1);
-  std::unique_ptr<Device> device = MakeCpuDevice();
   BoundSection section;
   RankMemory memory;
 };
