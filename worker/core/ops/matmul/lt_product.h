@@ -1,5 +1,5 @@
-// One matrix product by cuBLASLt, bound once and launched often. All matrices are row-major.
-// Standard library and CUDA only.
+// One call of cuBLASLt, bound once and launched often. All matrices are row-major. Immutable, so
+// any thread may launch it. Standard library and CUDA only.
 #pragma once
 
 #include <cstdint>
@@ -45,8 +45,10 @@ struct ProductOperands {
 
 class LtProduct {
  public:
-  // Ids of algorithms that could run, the library's favorite first; each gives the same bits every
-  // time. An id means the same in every process with this library and GPU model.
+  // Ids of algorithms that could run, the library's favorites first; each gives the same bits every
+  // time. An id means the same in every process with this library and GPU model: it is "lt:" and
+  // the algorithm's configuration, or "lx:" and its words where the configuration does not say it
+  // all.
   static std::vector<std::string> Candidates(const ProductSpec& spec);
   // nullptr, with the reason in *error, when there is no such algorithm. "default": the favorite.
   static std::shared_ptr<const LtProduct> Make(const ProductSpec& spec,
@@ -55,6 +57,8 @@ class LtProduct {
   LtProduct(const LtProduct&) = delete;
 
   int64_t workspace_bytes() const { return workspace_bytes_; }
+  // Whether there is an algorithm for operands aligned as these are.
+  bool Takes(const ProductOperands& operands) const;
   // 0 or an error number (cudaError_t).
   int Launch(const ProductOperands& operands, cudaStream_t stream) const;
 
