@@ -71,6 +71,7 @@ Status AddTrain(const OpSet& ops, const Graph& forward, Program* program) {
   ASSIGN_OR_RETURN(graph, AppendBackward(ops, std::move(graph)));
   ASSIGN_OR_RETURN(graph, Rebuild(ops, DropUnitScales(std::move(graph)), {}));
   ASSIGN_OR_RETURN(graph, Fuse(ops, std::move(graph), Purpose::kTraining, FusionStage::kBackward));
+  ASSIGN_OR_RETURN(graph, Rebuild(ops, graph, {}));
   std::vector<Pin> pins = StatPins(graph, *program);
   for (const ParameterSlot& slot : program->parameters) {
     pins.push_back(

@@ -113,7 +113,8 @@ StatusOr<Graph> FusedTraining(const Graph& forward) {
   ASSIGN_OR_RETURN(Graph graph, Fuse(ops, forward, Purpose::kTraining));
   ASSIGN_OR_RETURN(graph, AppendBackward(ops, std::move(graph)));
   ASSIGN_OR_RETURN(graph, Rebuild(ops, DropUnitScales(std::move(graph)), {}));
-  return Fuse(ops, std::move(graph), Purpose::kTraining, FusionStage::kBackward);
+  ASSIGN_OR_RETURN(graph, Fuse(ops, std::move(graph), Purpose::kTraining, FusionStage::kBackward));
+  return Rebuild(ops, graph, {});
 }
 
 TEST(Fuse, EveryRule_ComputesTheSameForwardAndBackward) {
