@@ -2,6 +2,7 @@
 
 #include <set>
 #include <string>
+#include <variant>
 
 #include "gtest/gtest.h"
 
@@ -73,6 +74,49 @@ TEST(SpecFromProto, ForeignPlans_AreRefused) {
     EXPECT_FALSE(SpecFromProto(member).ok()) << c.what;
   }
   EXPECT_TRUE(SpecFromProto(Member()).ok());
+}
+
+TEST(SpecFromProto, Data_ReachTheExecutorAsWritten) {
+  v1::MemberSpec member = Member();
+  member.mutable_spec()->mutable_train()->set_seed(7);
+  member.mutable_spec()->mutable_model()->mutable_gpt()->set_vocab(300);
+  v1::DataSpec* const data = member.mutable_spec()->mutable_data();
+  data->mutable_text()->set_path("text");
+  data->mutable_text()->set_tokens(v1::TOKENS_BPE);
+  data->mutable_text()->set_vocab(280);
+  data->mutable_text()->set_validation(0.25);
+  const auto text = SpecFromProto(member);
+  ASSERT_TRUE(text.ok()) << text.status();
+  const auto& bpe = std::get<data::TextOptions>(text->data);
+  EXPECT_EQ(bpe.path, "text");
+  EXPECT_EQ(bpe.tokens, data::TextTokens::kBpe);
+  EXPECT_EQ(bpe.bpe_vocab, 280);
+  EXPECT_EQ(bpe.validation, 0.25);
+  EXPECT_EQ(bpe.context, 12);
+  EXPECT_EQ(bpe.vocab, 300);
+  EXPECT_EQ(bpe.seed, 7u);
+
+  data->mutable_tokens()->set_path("train_*");
+  data->mutable_tokens()->set_validation("val_*");
+  data->mutable_tokens()->set_eval_samples(9);
+  const auto tokens = SpecFromProto(member);
+  ASSERT_TRUE(tokens.ok()) << tokens.status();
+  const auto& shards = std::get<data::TokenOptions>(tokens->data);
+  EXPECT_EQ(shards.path, "train_*");
+  EXPECT_EQ(shards.validation, "val_*");
+  EXPECT_EQ(shards.eval_samples, 9);
+  EXPECT_EQ(shards.context, 12);
+  EXPECT_EQ(shards.vocab, 300);
+  EXPECT_EQ(shards.seed, 7u);
+
+  data->mutable_cifar10()->set_path("images");
+  data->mutable_cifar10()->set_validation("held_out");
+  const auto cifar10 = SpecFromProto(member);
+  ASSERT_TRUE(cifar10.ok()) << cifar10.status();
+  const auto& images = std::get<data::Cifar10Options>(cifar10->data);
+  EXPECT_EQ(images.path, "images");
+  EXPECT_EQ(images.validation, "held_out");
+  EXPECT_EQ(images.seed, 7u);
 }
 
 }  // namespace
