@@ -1,5 +1,6 @@
 // Test rows of the norms.
 #include <cmath>
+#include <string>
 
 #include "tests/support/op_case.h"
 
@@ -75,7 +76,8 @@ std::vector<Doubles> GradReference(const RefArgs& r) {
   return out;
 }
 
-OpCase Norm(const char* op, const char* name, Shape x, bool adds, bool bias, RefFn reference) {
+OpCase Norm(const char* op, const std::string& name, Shape x, bool adds, bool bias,
+            RefFn reference) {
   OpCase c{.op = op,
            .name = name,
            .inputs = {F32(x, -2, 3)},
@@ -89,7 +91,7 @@ OpCase Norm(const char* op, const char* name, Shape x, bool adds, bool bias, Ref
   return c;
 }
 
-OpCase Grad(const char* op, const char* name, Shape x, bool residual) {
+OpCase Grad(const char* op, const std::string& name, Shape x, bool residual) {
   const Shape rows(x.begin(), x.end() - 1);
   OpCase c{.op = op,
            .name = name,
@@ -106,7 +108,7 @@ OpCase Grad(const char* op, const char* name, Shape x, bool residual) {
 }  // namespace
 
 OpCases NormCases() {
-  return {
+  OpCases cases = {
       Norm("rms_norm", "rows", {2, 3, 33}, false, false, RmsReference),
       Norm("rms_norm", "one_row", {7}, false, false, RmsReference),
       Norm("rms_norm", "several_tiles", {131, 20}, false, false, RmsReference),
@@ -120,7 +122,25 @@ OpCases NormCases() {
       Grad("layer_norm_grad", "rows", {5, 37}, false),
       Grad("layer_norm_grad", "residual_several_tiles", {150, 19}, true),
       Grad("layer_norm_grad", "no_rows", {0, 19}, false),
+      Grad("rms_norm_grad", "many_rows", {6000, 19}, false),
+      Grad("layer_norm_grad", "many_rows", {11000, 8}, true),
   };
+  // Devices cut rows by their width: into parts of a warp, a warp, several, with vectors and
+  // without.
+  for (const int64_t width : {64, 72, 100, 200, 301, 500, 768, 1000, 1031, 2056, 4104, 8200}) {
+    const std::string name = "width_" + std::to_string(width);
+    const int64_t rows = width < 1000 ? 11 : 3;
+    const bool odd = width % 8 != 0;
+    cases.push_back(Norm("layer_norm", name, {rows, width}, false, odd, LayerReference));
+    cases.push_back(Norm("add_layer_norm", name, {rows, width}, true, !odd, AddLayerReference));
+    cases.push_back(Norm("add_rms_norm", name, {rows, width}, true, false, AddRmsReference));
+    for (OpCase& c : cases) c.smooth = c.smooth && c.name != name;
+    cases.push_back(Grad("layer_norm_grad", name, {2 * rows, width}, !odd));
+    cases.push_back(Grad("rms_norm_grad", name, {rows, width}, odd));
+  }
+  cases.push_back(Grad("layer_norm_grad", "longest", {3, 16384}, true));
+  cases.push_back(Grad("rms_norm_grad", "longest_odd", {2, 16383}, true));
+  return cases;
 }
 
 }  // namespace weft::testing
