@@ -121,6 +121,16 @@ OpCase Mixed(OpCase c, bool stochastic) {
   return c;
 }
 
+// More ranges than there are warps, none at a round number.
+std::vector<int64_t> ManyRanges() {
+  std::vector<int64_t> ranges;
+  for (int64_t i = 0; i < 150; ++i) {
+    ranges.push_back(60 * i + 7);
+    ranges.push_back(60 * i + 37);
+  }
+  return ranges;
+}
+
 OpCase GradNorm(const char* name, int64_t n) {
   return {.op = "grad_norm",
           .name = name,
@@ -139,6 +149,7 @@ OpCases OptimCases() {
       Schedule("constant", 50, "constant"),
       GradNorm("short", 5),
       GradNorm("several_chunks", 13000),
+      GradNorm("whole_chunks", 16384),
       Sgd("plain", 37, {}, false),
       Sgd("clamped", 37, {{"clamp", 1.0}}, false),
       Sgd("clipped", 4200, {{"clip_norm", 1.0}}, true),
@@ -149,6 +160,7 @@ OpCases OptimCases() {
             {{"weight_decay", 0.1},
              {"decay_ranges", std::vector<int64_t>{0, 64, 4000, 4200, 8192, 9000}}},
             false),
+      Adamw("many_ranges", 9001, 3, {{"weight_decay", 0.1}, {"decay_ranges", ManyRanges()}}, false),
       Adamw("clipped", 37, 3, {{"clip_norm", 1.0}}, true),
       Mixed(Sgd("clipped", 4201, {{"clip_norm", 1.0}}, true), false),
       Mixed(Sgd("plain", 37, {}, false), true),

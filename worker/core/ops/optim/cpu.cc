@@ -10,10 +10,10 @@
 // Must follow foreach_target.h.
 #include "hwy/highway.h"
 
-#include "fabric/base/philox.h"
 #include "worker/core/device/scalar_math.h"
 #include "worker/core/dispatch/kernel_table.h"
 #include "worker/core/ops/families.h"
+#include "worker/core/ops/optim/narrow.h"
 
 #ifndef WEFT_OPTIM_TYPES_
 #define WEFT_OPTIM_TYPES_
@@ -177,31 +177,23 @@ Narrowing NarrowingOf(const Attrs& attrs) {
   return {attrs.GetBool("stochastic"), static_cast<uint64_t>(attrs.GetInt("key"))};
 }
 
-uint16_t RoundToNearest(float x) {
-  uint32_t bits;
-  std::memcpy(&bits, &x, sizeof(bits));
-  if (x != x) return static_cast<uint16_t>(bits >> 16 | 0x40);
-  return static_cast<uint16_t>((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
-}
-
-// Rounds elements [begin, end) of `param`: with `stochastic`, what is cut off decides against 16
-// random bits of the element's Philox word.
+// Rounds elements [begin, end) of `param`; `begin` is a multiple of four.
 void StoreLow(const Narrowing& n, const StepState& step, const float* param, uint16_t* low,
               int64_t begin, int64_t end) {
+  const auto bits = [param](int64_t i) {
+    uint32_t word;
+    std::memcpy(&word, param + i, sizeof(word));
+    return word;
+  };
   if (!n.stochastic) {
-    for (int64_t i = begin; i < end; ++i) low[i] = RoundToNearest(param[i]);
+    for (int64_t i = begin; i < end; ++i) low[i] = NearestBF16(bits(i));
     return;
   }
-  const PhiloxBlock stream = Philox(step.seed, n.key, static_cast<uint64_t>(step.step));
-  const uint64_t key = stream.word[0] | uint64_t{stream.word[1]} << 32;
-  const uint64_t counter = stream.word[2] | uint64_t{stream.word[3]} << 32;
-  for (int64_t i = begin; i < end; ++i) {
-    const PhiloxBlock words = Philox(key, counter, static_cast<uint64_t>(i / 4));
-    uint32_t bits;
-    std::memcpy(&bits, param + i, sizeof(bits));
-    const bool finite = (bits & 0x7f800000u) != 0x7f800000u;
-    low[i] = finite ? static_cast<uint16_t>((bits + (words.word[i % 4] >> 16)) >> 16)
-                    : RoundToNearest(param[i]);
+  const PhiloxBlock stream = RoundingStream(step.seed, n.key, step.step);
+  for (int64_t i = begin; i < end; i += 4) {
+    const PhiloxBlock words = RoundingWords(stream, i / 4);
+    const int64_t count = std::min<int64_t>(4, end - i);
+    for (int64_t k = 0; k < count; ++k) low[i + k] = StochasticBF16(bits(i + k), words.word[k]);
   }
 }
 

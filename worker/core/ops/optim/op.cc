@@ -94,8 +94,9 @@ OpDef Mixed(OpDef op, InferFn infer) {
   op.attrs.push_back({"stochastic", AttrType::kBool, false,
                       "low is rounded up with the probability of what is cut off, by a draw at "
                       "(seed, step, key, element)"});
-  op.attrs.push_back({"key", AttrType::kInt, false, "of those draws"});
+  op.attrs.push_back({"key", AttrType::kInt, false, "which stream of random numbers"});
   op.infer = std::move(infer);
+  op.random = true;
   ++op.alias_count;
   return op;
 }
