@@ -1,5 +1,6 @@
 // Test rows of the losses.
 #include <cmath>
+#include <string>
 
 #include "tests/support/op_case.h"
 
@@ -99,6 +100,12 @@ OpCase Linear(const char* name, int64_t rows, int64_t k, int64_t classes, bool t
           .reference = LinearReference};
 }
 
+// Too large to take differences of.
+OpCase Large(OpCase c) {
+  c.smooth = false;
+  return c;
+}
+
 }  // namespace
 
 OpCases LossCases() {
@@ -110,9 +117,14 @@ OpCases LossCases() {
       Linear("transposed", 6, 5, 7, true),
       Linear("several_chunks", 520, 9, 36, false),
       Linear("several_blocks", 12, 70, 140, true),
-      Linear("blocks_of_weights", 520, 65, 2100, false),
+      Large(Linear("blocks_of_weights", 520, 65, 2100, false)),
+      Large(Linear("many_rows", 1300, 8, 24, true)),
+      CrossEntropy("aligned", {9}, 64),
+      Large(CrossEntropy("wide", {5}, 2048)),
+      Large(CrossEntropy("wide_not_aligned", {5}, 4101)),
+      Large(CrossEntropy("wider", {3}, 16000)),
+      Large(CrossEntropy("widest", {2}, 120000)),
   };
-  cases.back().smooth = false;  // too large to take differences of
   cases.push_back(
       {.op = "cross_entropy",
        .name = "ties_and_extremes",
@@ -125,9 +137,9 @@ OpCases LossCases() {
          const double low = std::log(2 + std::exp(-1.0)), high = 300 + std::log1p(std::exp(-2.0));
          return {{2 * low + high - 298}, {4}, {2}, {1 + low, 1 + low, 80, high}};
        }});
-  for (const int64_t classes : {5, 36}) {
+  for (const int64_t classes : {5, 36, 4101, 8192}) {
     cases.push_back({.op = "cross_entropy_grad",
-                     .name = classes == 5 ? "few" : "many",
+                     .name = "of_" + std::to_string(classes),
                      .inputs = {F32({70, classes}, -3, 3), I32({70}, -1, classes - 1),
                                 F32({70}, 3, 4), F32({}, 0.5, 2)},
                      .relative = 1e-5,
