@@ -101,6 +101,7 @@ class DeviceStepRunner final : public StepRunner {
   Status Record(int set);
   Status QueueStep(int set);
   Status QueueReduce(int* buffer);
+  comm::CollectiveCall ReduceCall(std::vector<comm::Partial>* partials) const;
   Status AddBuffers(int into, int from);
   StatusOr<const StepSlot*> WaitForSlot(int64_t step);
 
@@ -163,7 +164,10 @@ Status DeviceStepRunner::Allocate() {
   return absl::OkStatus();
 }
 
-Status DeviceStepRunner::StoreState() { return state_.Store(stream_.get()); }
+Status DeviceStepRunner::StoreState() {
+  RETURN_IF_ERROR(state_.Store(stream_.get()));
+  return sections_.refresh.Run(memory_.Bases(0, RankMemory::Slots::kTrain), launcher_, {});
+}
 
 Status DeviceStepRunner::AddBuffers(int into, int from) {
   SpaceBases bases;
@@ -181,29 +185,36 @@ Status DeviceStepRunner::QueueReduce(int* buffer) {
             "passing on a stop request"));
   *buffer = first;
   if (plan.ranks == 1) return absl::OkStatus();
+  if (plan.reduce == ReduceMode::kRing) {
+    for (size_t i = 1; i < sections_.schedule.nodes.size(); ++i)
+      RETURN_IF_ERROR(AddBuffers(first, sections_.schedule.nodes[i].buffer));
+  }
+  *buffer = reduce_buffer_;
+  std::vector<comm::Partial> partials;
+  return parts_.device_comm->Launch(ReduceCall(&partials), stream_.get(),
+                                    Deadline::After(parts_.collective_timeout));
+}
 
+// The all-reduce of a step; `partials` is what it refers to.
+comm::CollectiveCall DeviceStepRunner::ReduceCall(std::vector<comm::Partial>* partials) const {
+  const Plan& plan = *parts_.plan;
   comm::CollectiveCall call;
   call.kind = comm::Kind::kAllReduce;
   call.dtype = DType::kF32;
-  call.count = count;
+  call.count = GradElements(plan.program);
   call.recv = memory_.grad(reduce_buffer_);
   call.label = "gradients";
-  std::vector<comm::Partial> partials;
   if (plan.reduce == ReduceMode::kOrdered) {
     call.order = comm::Order::kOrdered;
     call.lanes = plan.lanes;
     for (const HeldNode& held : sections_.schedule.nodes)
-      partials.push_back({held.node, memory_.grad(held.buffer)});
-    call.partials = partials;
+      partials->push_back({held.node, memory_.grad(held.buffer)});
+    call.partials = *partials;
   } else {
     call.order = comm::Order::kRing;
-    for (size_t i = 1; i < sections_.schedule.nodes.size(); ++i)
-      RETURN_IF_ERROR(AddBuffers(first, sections_.schedule.nodes[i].buffer));
-    call.send = memory_.grad(first);
+    call.send = memory_.grad(sections_.schedule.nodes[0].buffer);
   }
-  *buffer = reduce_buffer_;
-  return parts_.device_comm->Launch(call, stream_.get(),
-                                    Deadline::After(parts_.collective_timeout));
+  return call;
 }
 
 // Everything that one step runs on the step stream.
@@ -250,6 +261,10 @@ Status DeviceStepRunner::Record(int set) {
 Status DeviceStepRunner::Begin(int64_t step) {
   RETURN_IF_ERROR(device_.Copy(memory_.step(), &step, sizeof(step), stream_.get()));
   RETURN_IF_ERROR(device_.Synchronize(stream_.get()));
+  if (parts_.plan->ranks > 1) {
+    std::vector<comm::Partial> partials;
+    RETURN_IF_ERROR(parts_.device_comm->Reserve(ReduceCall(&partials)));
+  }
   for (int set = 0; set < kSets; ++set) RETURN_IF_ERROR(Record(set));
   submitted_ = confirmed_ = step;
   return absl::OkStatus();

@@ -150,6 +150,11 @@ Status Executor::Join(const Group& group) {
                                          : comm::JoinSharedMemory(spec);
   if (!joined.ok()) return Annotate(joined.status(), "joining the group");
   comm_ = comm::MakeChecked(*std::move(joined));
+  if (device_->id().kind != DeviceKind::kCuda) return absl::OkStatus();
+  StatusOr<std::unique_ptr<NcclCommunicator>> device_joined =
+      JoinNcclOver(comm_.get(), device_.get(), spec.deadline);
+  if (!device_joined.ok()) return Annotate(device_joined.status(), "joining the GPUs");
+  device_comm_ = *std::move(device_joined);
   return absl::OkStatus();
 }
 
@@ -165,6 +170,7 @@ StatusOr<Executor::Prepared> Executor::Prepare(const Group& group) {
   parts.kernels = &BuiltinKernels();
   parts.tiles = tiles_.get();
   parts.comm = comm_.get();
+  parts.device_comm = device_comm_.get();
   parts.dataset = dataset_.get();
   ASSIGN_OR_RETURN(runner_, StepRunner::Create(parts));
   prepared.memory_bytes = runner_->memory().total_bytes();
@@ -193,6 +199,7 @@ void Executor::Stop(StopMode mode) {
   if (mode != StopMode::kAbort) return;
   aborted_ = true;
   if (comm_ != nullptr) comm_->Abort(Aborted("the job was stopped"));
+  if (device_comm_ != nullptr) device_comm_->Abort(Aborted("the job was stopped"));
 }
 
 StatusOr<RunResult> Executor::Run(const ReportSink& report) {

@@ -14,6 +14,7 @@
 
 #include "fabric/base/status.h"
 #include "fabric/comm/communicator.h"
+#include "worker/core/device/nccl_communicator.h"
 #include "worker/core/dispatch/kernel_table.h"
 #include "worker/data/dataset.h"
 #include "worker/exec/exec_spec.h"
@@ -108,7 +109,8 @@ class Executor {
   std::unique_ptr<Device> device_;
   std::unique_ptr<TileRunner> tiles_;
   std::unique_ptr<comm::TcpListener> listener_;
-  std::unique_ptr<comm::Communicator> comm_;
+  std::unique_ptr<comm::Communicator> comm_;       // of the host
+  std::unique_ptr<NcclCommunicator> device_comm_;  // of the device; several ranks on GPUs only
   std::unique_ptr<data::Dataset> dataset_;
   std::unique_ptr<StepRunner> runner_;
   CheckpointWriter checkpoints_;

@@ -51,6 +51,10 @@ StatusOr<RankMemory> RankMemory::Allocate(Device* device, const Program& program
   memory.flat_elements_ = program.flat_elements;
   const int64_t flat_bytes = program.flat_elements * static_cast<int64_t>(sizeof(float));
   RETURN_IF_ERROR(allocate(flat_bytes, &memory.param_));
+  if (program.low_copy) {
+    RETURN_IF_ERROR(
+        allocate(program.flat_elements * static_cast<int64_t>(SizeOf(DType::kBF16)), &memory.low_));
+  }
   memory.states_.resize(program.states.size());
   for (Buffer& state : memory.states_) RETURN_IF_ERROR(allocate(flat_bytes, &state));
   memory.grads_.resize(static_cast<size_t>(sizes.grad_buffers));
@@ -79,6 +83,7 @@ StatusOr<RankMemory> RankMemory::Allocate(Device* device, const Program& program
 SpaceBases RankMemory::Bases(int grad_buffer, Slots slots, int input_set) const {
   SpaceBases bases;
   bases.param = param();
+  bases.low = low_.data();
   bases.grad = grad(grad_buffer);
   bases.stats = grad(grad_buffer) + flat_elements_;
   bases.arena = arena_.data();

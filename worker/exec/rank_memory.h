@@ -62,7 +62,7 @@ class RankMemory {
 
  private:
   int64_t flat_elements_ = 0;
-  Buffer param_, arena_, scratch_, step_;
+  Buffer param_, low_, arena_, scratch_, step_;
   std::vector<Buffer> states_, grads_, eval_inputs_, predict_inputs_;
   std::vector<std::vector<Buffer>> train_inputs_;  // by set
   int64_t total_bytes_ = 0;

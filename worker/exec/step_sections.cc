@@ -46,6 +46,7 @@ StatusOr<StepSections> StepSections::Bind(const StepParts& parts) {
   RETURN_IF_ERROR(bind(program.train, &sections.train));
   RETURN_IF_ERROR(bind(program.update, &sections.update));
   RETURN_IF_ERROR(bind(program.evaluate, &sections.evaluate));
+  RETURN_IF_ERROR(bind(program.refresh, &sections.refresh));
   RETURN_IF_ERROR(bind(AddSection(GradElements(program)), &sections.add));
   return sections;
 }

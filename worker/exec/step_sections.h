@@ -18,7 +18,8 @@ namespace weft {
 struct StepSections {
   LaneSchedule schedule;
   BoundSection train, update, evaluate;
-  BoundSection add;  // input slot 0 += input slot 1, over whole gradient buffers
+  BoundSection refresh;  // empty where the program keeps no bf16 copy
+  BoundSection add;      // input slot 0 += input slot 1, over whole gradient buffers
   int64_t scratch_bytes = 0;
 
   static StatusOr<StepSections> Bind(const StepParts& parts);

@@ -175,7 +175,7 @@ __global__ void __launch_bounds__(kThreads)
       total[o] = total[o] * keep + cuda::WarpSum(p);
 #pragma unroll
       for (int c = 0; c < kColumns; ++c) sums[o][c] *= keep;
-#pragma unroll
+#pragma unroll 4
       for (int j = 0; j < kTile; ++j) {
         const float weight = __shfl_sync(~0u, p, j);
 #pragma unroll
@@ -270,7 +270,7 @@ __global__ void __launch_bounds__(kThreads)
         p = exp2f((score - lse_row[query]) * kLog2E);
         ds = p * (dp - delta_row[query]);
       }
-#pragma unroll
+#pragma unroll 4
       for (int j = 0; j < kTile; ++j) {
         const float ds_j = __shfl_sync(~0u, ds, j);
         const float p_j = kKeys ? __shfl_sync(~0u, p, j) : 0.0f;
