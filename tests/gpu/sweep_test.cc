@@ -57,6 +57,12 @@ void AppendTypes(const OpCase& row, std::vector<TypedRow>* rows) {
   const OpDef& op = OpOf(row);
   if (op.alias == Alias::kReshape || op.alias == Alias::kStrided || op.expand != nullptr) return;
   rows->push_back({row, Type::kF32});
+  for (const OpInput& input : row.inputs) {
+    // Such numbers are chosen for what FP32 does with them.
+    for (double v : input.values) {
+      if (std::isnan(v) || std::isinf(v)) return;
+    }
+  }
   for (OpCase& narrow : Narrowed(row)) rows->push_back({std::move(narrow), Type::kBF16});
   const OpCase wide = Widened(row);
   const auto out = InferOp(op, MetasOf(wide), wide.attrs);

@@ -37,7 +37,8 @@ Bound BindLoss(const std::string&, const BindArgs& args) {
   if (PrepareLossRows(args.in[0].dtype, state->classes) != 0) {
     return {.error = "the device has too little shared memory"};
   }
-  return {std::move(state), state->rows * static_cast<int64_t>(sizeof(RowSums)), ""};
+  const int64_t scratch = state->rows * static_cast<int64_t>(sizeof(RowSums));
+  return {std::move(state), scratch, ""};
 }
 
 int LaunchLoss(const void* state, const KernelArgs& args) {
