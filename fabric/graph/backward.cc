@@ -7,9 +7,20 @@
 #include "absl/strings/str_cat.h"
 
 #include "fabric/graph/builder.h"
+#include "fabric/graph/precision.h"
+#include "fabric/opset/grad_helpers.h"
 
 namespace weft {
 namespace {
+
+// By value: whether it is a narrowed f32 value, whose gradient stays f32 where it comes as f32.
+std::vector<bool> TakesFullGradient(const Graph& graph) {
+  std::vector<bool> takes(graph.values.size(), false);
+  for (const GraphNode& node : graph.nodes) {
+    if (IsNarrowingCast(graph, node)) takes[node.out[0]] = true;
+  }
+  return takes;
+}
 
 // By value: whether a change of some parameter changes it smoothly.
 std::vector<bool> DependsOnParameter(const OpSet& ops, const Graph& graph) {
@@ -30,6 +41,7 @@ class Differentiator {
   Differentiator(const OpSet& ops, Graph graph)
       : ops_(ops),
         depends_(DependsOnParameter(ops, graph)),
+        takes_full_(TakesFullGradient(graph)),
         gradient_(graph.values.size()),
         forward_nodes_(graph.nodes.size()),
         builder_(ops, std::move(graph)) {}
@@ -90,20 +102,25 @@ class Differentiator {
     return absl::OkStatus();
   }
 
-  Status Accumulate(const GraphNode& node, size_t input, const Value& gradient) {
-    const TensorMeta& meta = builder_.graph().values[node.in[input]];
-    if (gradient.meta() != meta) {
+  Status Accumulate(const GraphNode& node, size_t input, Value gradient) {
+    const ValueId v = node.in[input];
+    // A copy: the builder appends to the list that it is in.
+    const TensorMeta meta = builder_.graph().values[v];
+    const bool full = meta.dtype == DType::kBF16 && gradient.dtype() == DType::kF32;
+    if (gradient.shape() != meta.shape || (gradient.dtype() != meta.dtype && !full)) {
       return Internal("op '", node.op, "': the gradient of input ", input, " is ",
                       ToString(gradient.meta()), ", the input is ", ToString(meta));
     }
-    Value& sum = gradient_[node.in[input]];
-    sum = sum.valid() ? builder_.Emit("add", {sum, gradient}) : gradient;
+    if (full && !takes_full_[v]) gradient = CastTo(builder_, gradient, DType::kBF16);
+    Value& sum = gradient_[v];
+    sum = sum.valid() ? Add(builder_, sum, gradient) : gradient;
     return absl::OkStatus();
   }
 
   const OpSet& ops_;
-  const std::vector<bool> depends_;  // by forward ValueId
-  Values gradient_;                  // by forward ValueId; invalid: none so far
+  const std::vector<bool> depends_;     // by forward ValueId
+  const std::vector<bool> takes_full_;  // by forward ValueId
+  Values gradient_;                     // by forward ValueId; invalid: none so far
   const size_t forward_nodes_;
   GraphBuilder builder_;
 };

@@ -176,6 +176,7 @@ Graph DropUnitScales(Graph graph) {
   for (GraphNode& node : graph.nodes) {
     for (ValueId& v : node.in) v = instead[v];
     if (node.op == "fill" && node.attrs.GetFloat("value") == 1.0) one[node.out[0]] = true;
+    if (node.op == "cast" && one[node.in[0]]) one[node.out[0]] = true;
     if (node.op == "scale_by" && one[node.in[1]]) {
       instead[node.out[0]] = node.in[0];
     } else {

@@ -7,6 +7,7 @@
 
 #include "fabric/base/check.h"
 #include "fabric/graph/liveness.h"
+#include "fabric/graph/precision.h"
 
 namespace weft {
 namespace {
@@ -103,8 +104,24 @@ class Lowering {
     return copy;
   }
 
+  // Where the low copy holds what `place`, in the parameters, holds in f32.
+  Place InLowCopy(const Place& place) {
+    constexpr int64_t kShrinks = 2;  // f32 to bf16; offsets in elements stay
+    const Storage& full = storages_[place.storage];
+    Place low = place;
+    low.storage = AddStorage({Space::kLow, 0, full.offset / kShrinks, full.bytes / kShrinks});
+    low.offset = place.offset / kShrinks;
+    low.meta.dtype = DType::kBF16;
+    return low;
+  }
+
   Status LowerNode(const GraphNode& node) {
     ASSIGN_OR_RETURN(const OpDef* op, request_.ops.Get(node.op));
+    if (request_.low_copy && IsNarrowingCast(graph_, node) &&
+        storages_[places_[node.in[0]].storage].space == Space::kParam) {
+      places_[node.out[0]] = InLowCopy(places_[node.in[0]]);
+      return absl::OkStatus();
+    }
     switch (op->alias) {
       case Alias::kReshape: {
         Place place = Contiguous(places_[node.in[0]], node.name);

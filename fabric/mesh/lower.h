@@ -26,7 +26,8 @@ struct LowerRequest {
   // By name: bytes into the flat parameter buffer.
   const absl::flat_hash_map<std::string, int64_t>& parameter_offsets;
   std::vector<Pin> pins;
-  ValueId keep = -1;  // stays readable in the arena after the section; -1: none
+  ValueId keep = -1;      // stays readable in the arena after the section; -1: none
+  bool low_copy = false;  // kLow holds the parameters in bf16
 };
 
 struct Lowered {
@@ -36,7 +37,8 @@ struct Lowered {
 
 // Views and reshapes become operands with strides, not calls; where a kernel wants contiguous
 // operands a `copy` call is put before it. A pinned value is written to its place by the call that
-// makes it, or copied there where it is a view or pinned twice.
+// makes it, or copied there where it is a view or pinned twice. With a low copy, a cast to bf16 of
+// a parameter, or of a view of one, is no call but an operand in kLow.
 StatusOr<Lowered> Lower(const LowerRequest& request);
 
 }  // namespace weft

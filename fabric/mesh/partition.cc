@@ -6,8 +6,10 @@
 
 #include "absl/container/flat_hash_map.h"
 
+#include "fabric/base/hash.h"
 #include "fabric/graph/backward.h"
 #include "fabric/graph/fuse.h"
+#include "fabric/graph/precision.h"
 #include "fabric/graph/rebuild.h"
 #include "fabric/mesh/lower.h"
 
@@ -48,12 +50,43 @@ std::vector<InputSlot> Inputs(const Graph& graph) {
   return slots;
 }
 
-// Fused, with what nobody needs gone.
-StatusOr<Graph> Optimized(const OpSet& ops, const Graph& graph, Purpose purpose,
-                          const RebuildOptions& options) {
-  ASSIGN_OR_RETURN(Graph live, Rebuild(ops, graph, options));
-  ASSIGN_OR_RETURN(Graph fused, Fuse(ops, std::move(live), purpose));
-  return Rebuild(ops, fused, {});
+// Graphs of one job into sections, all in one precision.
+class SectionMaker {
+ public:
+  SectionMaker(const OpSet& ops, const PartitionRequest& request, Program* program)
+      : ops_(ops), request_(request), program_(program) {}
+
+  Status AddTrain() const;
+  Status AddEvaluate() const;
+  Status AddPredict() const;
+
+ private:
+  StatusOr<Graph> Optimized(const Graph& graph, Purpose purpose,
+                            const RebuildOptions& options) const;
+  StatusOr<Lowered> LowerAll(const Graph& graph, std::vector<Pin> pins, ValueId keep = -1) const;
+
+  const OpSet& ops_;
+  const PartitionRequest& request_;
+  Program* program_;
+};
+
+// Fused, with what nobody needs gone, and in the precision of bf16 where that is asked for.
+StatusOr<Graph> SectionMaker::Optimized(const Graph& graph, Purpose purpose,
+                                        const RebuildOptions& options) const {
+  ASSIGN_OR_RETURN(Graph live, Rebuild(ops_, graph, options));
+  ASSIGN_OR_RETURN(Graph fused, Fuse(ops_, std::move(live), purpose));
+  if (request_.precision == ComputePrecision::kBf16) {
+    ASSIGN_OR_RETURN(fused, Narrow(ops_, fused));
+  }
+  return Rebuild(ops_, fused, {});
+}
+
+StatusOr<Lowered> SectionMaker::LowerAll(const Graph& graph, std::vector<Pin> pins,
+                                         ValueId keep) const {
+  const Offsets offsets = ByteOffsets(*program_);
+  const bool tf32 = request_.precision == ComputePrecision::kTf32;
+  const Graph final_graph = tf32 ? AllowTf32(ops_, graph) : graph;
+  return Lower({ops_, final_graph, offsets, std::move(pins), keep, program_->low_copy});
 }
 
 std::vector<Pin> StatPins(const Graph& graph, const Program& program) {
@@ -65,52 +98,55 @@ std::vector<Pin> StatPins(const Graph& graph, const Program& program) {
   return pins;
 }
 
-Status AddTrain(const OpSet& ops, const Graph& forward, Program* program) {
+Status SectionMaker::AddTrain() const {
   ASSIGN_OR_RETURN(Graph graph,
-                   Optimized(ops, forward, Purpose::kTraining, {.outputs = program->stats}));
-  ASSIGN_OR_RETURN(graph, AppendBackward(ops, std::move(graph)));
-  ASSIGN_OR_RETURN(graph, Rebuild(ops, DropUnitScales(std::move(graph)), {}));
-  ASSIGN_OR_RETURN(graph, Fuse(ops, std::move(graph), Purpose::kTraining, FusionStage::kBackward));
-  ASSIGN_OR_RETURN(graph, Rebuild(ops, graph, {}));
-  std::vector<Pin> pins = StatPins(graph, *program);
-  for (const ParameterSlot& slot : program->parameters) {
+                   Optimized(request_.train, Purpose::kTraining, {.outputs = program_->stats}));
+  ASSIGN_OR_RETURN(graph, AppendBackward(ops_, std::move(graph)));
+  ASSIGN_OR_RETURN(graph, Rebuild(ops_, DropUnitScales(std::move(graph)), {}));
+  ASSIGN_OR_RETURN(graph, Fuse(ops_, std::move(graph), Purpose::kTraining, FusionStage::kBackward));
+  ASSIGN_OR_RETURN(graph, Rebuild(ops_, graph, {}));
+  std::vector<Pin> pins = StatPins(graph, *program_);
+  for (const ParameterSlot& slot : program_->parameters) {
     pins.push_back(
         {graph.FindOutput(GradientName(slot.name)), Space::kGrad, slot.offset * kFloatBytes});
   }
-  ASSIGN_OR_RETURN(Lowered lowered, Lower({ops, graph, ByteOffsets(*program), std::move(pins)}));
-  program->inputs = Inputs(graph);
-  program->train = std::move(lowered.section);
+  ASSIGN_OR_RETURN(Lowered lowered, LowerAll(graph, std::move(pins)));
+  program_->inputs = Inputs(graph);
+  program_->train = std::move(lowered.section);
   return absl::OkStatus();
 }
 
-Status AddEvaluate(const OpSet& ops, const Graph& forward, Program* program) {
+Status SectionMaker::AddEvaluate() const {
   ASSIGN_OR_RETURN(const Graph graph,
-                   Optimized(ops, forward, Purpose::kInference, {.outputs = program->stats}));
-  ASSIGN_OR_RETURN(Lowered lowered,
-                   Lower({ops, graph, ByteOffsets(*program), StatPins(graph, *program)}));
-  program->eval_inputs = Inputs(graph);
-  program->evaluate = std::move(lowered.section);
+                   Optimized(request_.evaluate, Purpose::kInference, {.outputs = program_->stats}));
+  ASSIGN_OR_RETURN(Lowered lowered, LowerAll(graph, StatPins(graph, *program_)));
+  program_->eval_inputs = Inputs(graph);
+  program_->evaluate = std::move(lowered.section);
   return absl::OkStatus();
 }
 
-Status AddPredict(const OpSet& ops, const Graph& forward, Program* program) {
+Status SectionMaker::AddPredict() const {
   ASSIGN_OR_RETURN(const Graph graph,
-                   Optimized(ops, forward, Purpose::kInference,
+                   Optimized(*request_.predict, Purpose::kInference,
                              {.outputs = {"logits"}, .drop_unused_inputs = true}));
   const ValueId logits = graph.FindOutput("logits");
   if (logits < 0) return InvalidArgument("the prediction graph has no output 'logits'");
-  ASSIGN_OR_RETURN(Lowered lowered, Lower({ops, graph, ByteOffsets(*program), {}, logits}));
-  program->predict_inputs = Inputs(graph);
-  program->predict = std::move(lowered.section);
-  program->logits = lowered.kept;
+  ASSIGN_OR_RETURN(Lowered lowered, LowerAll(graph, {}, logits));
+  program_->predict_inputs = Inputs(graph);
+  program_->predict = std::move(lowered.section);
+  program_->logits = lowered.kept;
   return absl::OkStatus();
 }
 
 // The update section: calls over the flat buffers and scalars in a small arena.
 class UpdateWriter {
  public:
-  UpdateWriter(const OpSet& ops, const OptimizerSpec& spec, Program* program)
-      : ops_(ops), spec_(spec), program_(program), flat_{DType::kF32, {program->flat_elements}} {}
+  UpdateWriter(const OpSet& ops, const PartitionRequest& request, Program* program)
+      : ops_(ops),
+        spec_(request.optimizer),
+        stochastic_(request.stochastic_rounding),
+        program_(program),
+        flat_{DType::kF32, {program->flat_elements}} {}
 
   Status Run() {
     const Operand grad = At(Space::kGrad, 0, flat_);
@@ -124,16 +160,27 @@ class UpdateWriter {
       norm.push_back(Temporary());
       RETURN_IF_ERROR(Add("grad_norm", {}, {grad, count}, norm));
     }
-    const Operand param = At(Space::kParam, 0, flat_);
-    std::vector<Operand> in = {param, grad, count, lr}, out = {param};
-    if (spec_.kind == OptimizerSpec::Kind::kAdamW) {
-      program_->states = {"m", "v"};
-      out = {param, At(Space::kState, 0, flat_), At(Space::kState, 1, flat_)};
-      in = {out[0], out[1], out[2], grad, count, lr, step};
-    }
-    in.insert(in.end(), norm.begin(), norm.end());
     const bool adamw = spec_.kind == OptimizerSpec::Kind::kAdamW;
-    return Add(adamw ? "adamw" : "sgd", adamw ? AdamWAttrs() : SgdAttrs(), in, out);
+    // First what is written: the parameters, their low copy, the states.
+    std::vector<Operand> out = {At(Space::kParam, 0, flat_)};
+    if (program_->low_copy) out.push_back(At(Space::kLow, 0, {DType::kBF16, flat_.shape}));
+    if (adamw) {
+      program_->states = {"m", "v"};
+      out.push_back(At(Space::kState, 0, flat_));
+      out.push_back(At(Space::kState, 1, flat_));
+    }
+    std::vector<Operand> in = out;
+    in.insert(in.end(), {grad, count, lr});
+    if (adamw) in.push_back(step);
+    in.insert(in.end(), norm.begin(), norm.end());
+    const std::string op = adamw ? "adamw" : "sgd";
+    Attrs attrs = adamw ? AdamWAttrs() : SgdAttrs();
+    if (!program_->low_copy) return Add(op, attrs, in, out);
+    if (stochastic_) {
+      attrs.Set("stochastic", true);
+      attrs.Set("key", static_cast<int64_t>(StableHash("update.low") >> 1));
+    }
+    return Add(op + "_mixed", attrs, in, out);
   }
 
  private:
@@ -198,9 +245,24 @@ class UpdateWriter {
 
   const OpSet& ops_;
   const OptimizerSpec& spec_;
+  const bool stochastic_;
   Program* program_;
   const TensorMeta flat_;
 };
+
+// kParam -> kLow.
+void AddRefresh(Program* program) {
+  const auto flat = [program](Space space, DType dtype) -> Operand {
+    const Shape shape = {program->flat_elements};
+    return {space, 0, 0, {dtype, shape}, ContiguousStrides(shape)};
+  };
+  program->refresh.calls = {{"cast",
+                             "default",
+                             "refresh.cast",
+                             {{"dtype", std::string(NameOf(DType::kBF16))}},
+                             {flat(Space::kParam, DType::kF32)},
+                             {flat(Space::kLow, DType::kBF16)}}};
+}
 
 }  // namespace
 
@@ -208,16 +270,23 @@ StatusOr<Program> MakeProgram(const OpSet& ops, const PartitionRequest& request)
   Program program;
   const bool trains = !request.train.nodes.empty();
   if (!trains && !request.predict.has_value()) return InvalidArgument("there is nothing to run");
+  program.low_copy = request.precision == ComputePrecision::kBf16;
+  if (request.stochastic_rounding && !program.low_copy) {
+    return InvalidArgument("stochastic rounding is of bf16 parameters; the precision is ",
+                           NameOf(request.precision));
+  }
   RETURN_IF_ERROR(PlaceParameters(trains ? request.train : *request.predict, &program));
+  if (program.low_copy) AddRefresh(&program);
+  const SectionMaker maker(ops, request, &program);
   if (trains) {
     program.stats = {"loss_sum", "count"};
     if (request.train.FindOutput("correct") >= 0) program.stats.push_back("correct");
-    RETURN_IF_ERROR(AddTrain(ops, request.train, &program));
-    RETURN_IF_ERROR(UpdateWriter(ops, request.optimizer, &program).Run());
-    RETURN_IF_ERROR(Annotate(AddEvaluate(ops, request.evaluate, &program), "evaluation"));
+    RETURN_IF_ERROR(maker.AddTrain());
+    RETURN_IF_ERROR(UpdateWriter(ops, request, &program).Run());
+    RETURN_IF_ERROR(Annotate(maker.AddEvaluate(), "evaluation"));
   }
   if (request.predict.has_value()) {
-    RETURN_IF_ERROR(Annotate(AddPredict(ops, *request.predict, &program), "prediction"));
+    RETURN_IF_ERROR(Annotate(maker.AddPredict(), "prediction"));
   }
   return program;
 }

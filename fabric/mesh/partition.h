@@ -35,9 +35,12 @@ struct PartitionRequest {
   Graph evaluate;                // forward, one lane of evaluation
   std::optional<Graph> predict;  // one sample, output "logits"
   OptimizerSpec optimizer;
+  ComputePrecision precision = ComputePrecision::kFp32;
+  bool stochastic_rounding = false;  // of the parameters' bf16 copy
 };
 
-// Fuses, appends backward, lays out memory. Graphs are valid. InvalidArgument as AppendBackward.
+// Fuses, narrows, appends backward, lays out memory. Graphs are valid and in f32. InvalidArgument
+// as AppendBackward, and for stochastic rounding without bf16.
 StatusOr<Program> MakeProgram(const OpSet& ops, const PartitionRequest& request);
 
 }  // namespace weft

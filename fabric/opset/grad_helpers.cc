@@ -1,6 +1,7 @@
 #include "fabric/opset/grad_helpers.h"
 
 #include <algorithm>
+#include <string>
 #include <vector>
 
 namespace weft {
@@ -17,10 +18,27 @@ Value SumTo(Emitter& e, const Value& g, const Shape& like) {
   return Reshape(e, sum, like);
 }
 
-Value Add(Emitter& e, const Value& a, const Value& b) { return e.Emit("add", {a, b}); }
-Value Sub(Emitter& e, const Value& a, const Value& b) { return e.Emit("sub", {a, b}); }
-Value Mul(Emitter& e, const Value& a, const Value& b) { return e.Emit("mul", {a, b}); }
-Value Div(Emitter& e, const Value& a, const Value& b) { return e.Emit("div", {a, b}); }
+Value CastTo(Emitter& e, const Value& a, DType dtype) {
+  if (!a.valid() || a.dtype() == dtype) return a;
+  return e.Emit("cast", {a}, {{"dtype", std::string(NameOf(dtype))}});
+}
+
+namespace {
+
+Value Binary(Emitter& e, const char* op, const Value& a, const Value& b) {
+  const bool mixed = a.valid() && b.valid() && a.dtype() != b.dtype();
+  const auto widened = [&](const Value& v) {
+    return mixed && v.dtype() == DType::kBF16 ? CastTo(e, v, DType::kF32) : v;
+  };
+  return e.Emit(op, {widened(a), widened(b)});
+}
+
+}  // namespace
+
+Value Add(Emitter& e, const Value& a, const Value& b) { return Binary(e, "add", a, b); }
+Value Sub(Emitter& e, const Value& a, const Value& b) { return Binary(e, "sub", a, b); }
+Value Mul(Emitter& e, const Value& a, const Value& b) { return Binary(e, "mul", a, b); }
+Value Div(Emitter& e, const Value& a, const Value& b) { return Binary(e, "div", a, b); }
 Value Neg(Emitter& e, const Value& a) { return e.Emit("neg", {a}); }
 Value Scale(Emitter& e, const Value& a, double factor) {
   return e.Emit("scale", {a}, {{"factor", factor}});

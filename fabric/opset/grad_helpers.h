@@ -8,6 +8,10 @@ namespace weft {
 // Sums `g` over the dimensions along which `like` was broadcast, so that the result has its shape.
 Value SumTo(Emitter& e, const Value& g, const Shape& like);
 
+// `a` itself where it has that dtype.
+Value CastTo(Emitter& e, const Value& a, DType dtype);
+
+// Where one operand is f32 and the other bf16, in f32: sums of bf16 values are f32.
 Value Add(Emitter& e, const Value& a, const Value& b);
 Value Sub(Emitter& e, const Value& a, const Value& b);
 Value Mul(Emitter& e, const Value& a, const Value& b);

@@ -185,7 +185,7 @@ const BadFile kBadFiles[] = {
      "job.yaml:4:5: train.optimizer: has both 'sgd' (line 3) and 'adamw'; keep one"},
     {"list for a map", "train: [1, 2]\n",
      "job.yaml:1:8: train: a list where a map is wanted, with keys steps, batch, optimizer, "
-     "schedule, clip_norm, seed, precision"},
+     "schedule, clip_norm, seed, precision, stochastic_rounding"},
     {"map for a number", "lanes: {a: 1}\n",
      "job.yaml:1:8: lanes: a map where a whole number is wanted"},
     {"number for a list", "train: {optimizer: {adamw: {betas: 0.9}}}\n",
@@ -201,7 +201,8 @@ const BadFile kBadFiles[] = {
      "job.yaml: empty; a map of keys is wanted, for example 'name: ...'"},
     {"text instead of a map", "hello\n",
      "job.yaml:1:1: 'hello' where a map is wanted, with keys name, model, data, train, ranks, "
-     "lanes, reduce, checkpoint, eval, transport, instruction_set, threads, sample"},
+     "lanes, reduce, checkpoint, eval, transport, instruction_set, threads, sample, device, tune, "
+     "determinism"},
     {"two documents", "name: a\n---\nname: b\n",
      "job.yaml:2:1: a second document; write one file for each"},
     {"tab", "train:\n\tsteps: 5\n", "job.yaml:2:1: a tab in the indentation; YAML wants spaces"},
@@ -284,7 +285,7 @@ TEST(ApplySetting, BadValues_SayWhatAndWhere) {
        "--set 'train.optimizer={sgd: {...}}'"},
       {"train=5",
        "--set train=5: train: '5' where a map is wanted, with keys steps, batch, optimizer, "
-       "schedule, clip_norm, seed, precision"},
+       "schedule, clip_norm, seed, precision, stochastic_rounding"},
   };
   for (const auto& [setting, message] : rows) {
     v1::JobSpec job;

@@ -8,6 +8,7 @@
 
 #include "fabric/base/suggest.h"
 #include "fabric/mesh/lanes.h"
+#include "fabric/wire/enum_name.h"
 #include "server/admit/model_check.h"
 #include "server/admit/problems.h"
 
@@ -121,6 +122,24 @@ class Admission {
     if (train->has_clip_norm()) problems_.AtLeastZero("train.clip_norm", train->clip_norm());
     FillEnum("train.precision", train->precision(), v1::Precision_IsValid(train->precision()),
              v1::PRECISION_FP32, [train](v1::Precision p) { train->set_precision(p); });
+    CheckPrecision();
+  }
+
+  void CheckPrecision() {
+    const v1::Precision precision = spec_.train().precision();
+    if (!v1::Precision_IsValid(precision)) return;  // said already
+    const std::string name = wire::EnumNameOf(precision);
+    if (spec_.train().stochastic_rounding() && precision != v1::PRECISION_BF16) {
+      problems_.Add("train.stochastic_rounding", "is of bf16 parameters, and train.precision is ",
+                    name, "; set precision: bf16 or leave it out");
+    }
+    const bool on_cpu =
+        spec_.device() == "cpu" || (spec_.device().empty() && !spec_.instruction_set().empty());
+    if (on_cpu && precision != v1::PRECISION_FP32) {
+      problems_.Add("train.precision", "is ", name, ", which runs on GPUs only, and the job asks ",
+                    "for a CPU by its ", spec_.device().empty() ? "instruction_set" : "device",
+                    "; set precision: fp32, or device: cuda");
+    }
   }
 
   void CheckBatchSize() {
@@ -299,11 +318,23 @@ class Admission {
     if (!checkpoint->path().empty()) CheckPath("checkpoint.path", checkpoint->path());
     problems_.AtLeastZero("eval.every", static_cast<double>(spec_.mutable_eval()->every()));
     problems_.Within("threads", spec_.threads(), 0, limits_.threads);
+    FillEnum("determinism", spec_.determinism(), v1::Determinism_IsValid(spec_.determinism()),
+             v1::DETERMINISM_BITWISE, [this](v1::Determinism d) { spec_.set_determinism(d); });
+    CheckDevice();
+  }
+
+  void CheckDevice() {
+    const std::string& device = spec_.device();
+    if (!device.empty() && device != "cpu" && device != "cuda") {
+      problems_.Add("device", "there is no '", device.substr(0, 40), "'; choose cpu or cuda");
+    }
     const std::vector<std::string> sets = {"avx512", "avx2", "sse2"};
     const std::string& set = spec_.instruction_set();
     if (!set.empty() && std::find(sets.begin(), sets.end(), set) == sets.end()) {
       problems_.Add("instruction_set", "there is no '", set.substr(0, 40), "'",
                     DidYouMean(set.substr(0, 40), sets), "; choose avx512, avx2 or sse2");
+    } else if (!set.empty() && device == "cuda") {
+      problems_.Add("instruction_set", "is of a CPU, and device is cuda; leave one of them out");
     }
   }
 

@@ -65,7 +65,7 @@ TEST(Admit, SmallJob_GetsItsDefaults) {
     train { steps: 10 batch: 8 precision: PRECISION_FP32 schedule { decay: DECAY_CONSTANT min_lr: 0 }
             optimizer { adamw { lr: 0.1 betas: [0.9, 0.999] eps: 1e-8 weight_decay: 0.01 } } }
     ranks { min: 1 max: 2 } lanes: 2 reduce: REDUCE_MODE_ORDERED transport: TRANSPORT_AUTO
-    checkpoint { keep: 2 resume: RESUME_NEVER } eval {})");
+    checkpoint { keep: 2 resume: RESUME_NEVER } eval {} determinism: DETERMINISM_BITWISE)");
   EXPECT_EQ(spec->DebugString(), expected.DebugString());
   // Admitting what was admitted changes nothing.
   EXPECT_EQ(Admit(BuiltinOpSet(), *spec)->DebugString(), expected.DebugString());
@@ -161,6 +161,24 @@ TEST(Admit, WrongFields_AreNamed) {
        }},
       {"instruction_set: there is no 'avx3'; did you mean",
        [](v1::JobSpec* s) { s->set_instruction_set("avx3"); }},
+      {"device: there is no 'gpu'; choose cpu or cuda",
+       [](v1::JobSpec* s) { s->set_device("gpu"); }},
+      {"instruction_set: is of a CPU, and device is cuda",
+       [](v1::JobSpec* s) { s->set_device("cuda"), s->set_instruction_set("avx2"); }},
+      {"determinism: there is no choice 7",
+       [](v1::JobSpec* s) { s->set_determinism(static_cast<v1::Determinism>(7)); }},
+      {"train.precision: is bf16, which runs on GPUs only, and the job asks for a CPU by its "
+       "device; set precision: fp32, or device: cuda",
+       [](v1::JobSpec* s) {
+         s->set_device("cpu"), s->mutable_train()->set_precision(v1::PRECISION_BF16);
+       }},
+      {"train.precision: is tf32, which runs on GPUs only, and the job asks for a CPU by its "
+       "instruction_set",
+       [](v1::JobSpec* s) {
+         s->set_instruction_set("avx2"), s->mutable_train()->set_precision(v1::PRECISION_TF32);
+       }},
+      {"train.stochastic_rounding: is of bf16 parameters, and train.precision is fp32",
+       [](v1::JobSpec* s) { s->mutable_train()->set_stochastic_rounding(true); }},
       {"threads: is -1", [](v1::JobSpec* s) { s->set_threads(-1); }},
       {"checkpoint.every: is -5", [](v1::JobSpec* s) { s->mutable_checkpoint()->set_every(-5); }},
       {"checkpoint.keep: is -1", [](v1::JobSpec* s) { s->mutable_checkpoint()->set_keep(-1); }},

@@ -9,6 +9,7 @@ namespace weft::plan {
 namespace {
 
 constexpr int64_t kFloatBytes = 4;
+constexpr int64_t kLowBytes = 2;
 
 struct Work {
   int64_t flops = 0;
@@ -19,6 +20,16 @@ std::vector<TensorMeta> Metas(const std::vector<Operand>& operands) {
   std::vector<TensorMeta> metas;
   for (const Operand& o : operands) metas.push_back(o.meta);
   return metas;
+}
+
+// FLOPs a second of a call.
+double RateOf(const Call& call, const Ceilings& ceilings) {
+  const bool narrow = std::any_of(call.in.begin(), call.in.end(),
+                                  [](const Operand& o) { return o.meta.dtype == DType::kBF16; });
+  const double rate = narrow                       ? ceilings.bf16_flops
+                      : call.attrs.GetBool("tf32") ? ceilings.tf32_flops
+                                                   : ceilings.fp32_flops;
+  return rate * ceilings.cores;
 }
 
 // One run of a section: each call takes what the slower of arithmetic and memory takes.
@@ -32,9 +43,9 @@ StatusOr<Work> WorkOf(const OpSet& ops, const Section& section, const Ceilings& 
     for (const TensorMeta& m : in) bytes += static_cast<double>(m.bytes());
     for (const TensorMeta& m : out) bytes += static_cast<double>(m.bytes());
     work.flops += flops;
-    work.seconds += ceilings.call_seconds +
-                    std::max(static_cast<double>(flops) / (ceilings.core_flops * ceilings.cores),
-                             bytes / ceilings.memory_bytes);
+    work.seconds +=
+        ceilings.call_seconds + std::max(static_cast<double>(flops) / RateOf(call, ceilings),
+                                         bytes / ceilings.memory_bytes);
   }
   return work;
 }
@@ -56,6 +67,7 @@ StatusOr<Estimate> EstimatePlan(const OpSet& ops, const Plan& plan, const Ceilin
   Estimate e;
   for (const ParameterSlot& slot : program.parameters) e.parameter_count += slot.shape.elements();
   e.parameter_bytes = program.flat_elements * kFloatBytes;
+  e.low_bytes = program.low_copy ? program.flat_elements * kLowBytes : 0;
   const bool trains = !program.train.calls.empty();
   int32_t partials = 0, most_lanes = 0;
   for (const LaneRange& share : plan.shares) {
@@ -70,8 +82,8 @@ StatusOr<Estimate> EstimatePlan(const OpSet& ops, const Plan& plan, const Ceilin
   e.arena_bytes = std::max({program.train.arena_bytes, program.update.arena_bytes,
                             program.evaluate.arena_bytes, program.predict.arena_bytes});
   e.input_bytes = InputBytes(program);
-  e.total_bytes =
-      e.parameter_bytes + e.gradient_bytes + e.state_bytes + e.arena_bytes + e.input_bytes;
+  e.total_bytes = e.parameter_bytes + e.low_bytes + e.gradient_bytes + e.state_bytes +
+                  e.arena_bytes + e.input_bytes;
   if (!trains) {
     ASSIGN_OR_RETURN(const Work predict, WorkOf(ops, program.predict, ceilings));
     e.step_flops = predict.flops;

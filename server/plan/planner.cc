@@ -4,100 +4,18 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 
 #include "fabric/mesh/lanes.h"
 #include "fabric/mesh/partition.h"
+#include "fabric/wire/convert_plan.h"
 #include "server/plan/model.h"
+#include "server/plan/numerics.h"
 
 namespace weft::plan {
 namespace {
 
 // Evaluation samples a lane at least: a lane of one or two rows wastes the products' tiles.
 constexpr int64_t kEvalRows = 16;
-
-Status CannotRun(const WorkerOffer& worker, const std::string& why) {
-  return FailedPrecondition("worker ", worker.worker, " ", why);
-}
-
-bool Has(const WorkerOffer& worker, const std::string& instruction_set) {
-  const auto& sets = worker.instruction_sets;
-  return std::find(sets.begin(), sets.end(), instruction_set) != sets.end();
-}
-
-std::string Libraries(const std::map<std::string, std::string>& libraries) {
-  return absl::StrJoin(libraries, ", ", absl::PairFormatter(" "));
-}
-
-// Whether the worker can compute what `numerics` says, bit for bit.
-Status CanHonour(const WorkerOffer& worker, const Numerics& numerics) {
-  if (worker.opset_digest != numerics.opset_digest) {
-    return CannotRun(
-        worker, "has other ops than this job was planned with; run the same version everywhere");
-  }
-  if (worker.device != numerics.device) {
-    return CannotRun(worker, absl::StrCat("has device '", worker.device,
-                                          "', the job's bits are of '", numerics.device, "'"));
-  }
-  if (worker.libraries != numerics.libraries) {
-    return CannotRun(
-        worker, absl::StrCat("has libraries (", Libraries(worker.libraries),
-                             "), the job's bits are of (", Libraries(numerics.libraries), ")"));
-  }
-  if (!numerics.instruction_set.empty() && !Has(worker, numerics.instruction_set)) {
-    return CannotRun(worker, absl::StrCat("lacks ", numerics.instruction_set,
-                                          ", which the job's bits are of; it has ",
-                                          absl::StrJoin(worker.instruction_sets, ", ")));
-  }
-  return absl::OkStatus();
-}
-
-// The job's instruction set, or the best that all workers have.
-StatusOr<std::string> ChooseInstructionSet(const std::string& wanted,
-                                           const std::vector<WorkerOffer>& workers) {
-  if (!wanted.empty() || workers.empty()) {
-    for (const WorkerOffer& worker : workers) {
-      if (!Has(worker, wanted)) {
-        return CannotRun(worker, absl::StrCat("lacks instruction_set ", wanted, "; it has ",
-                                              absl::StrJoin(worker.instruction_sets, ", ")));
-      }
-    }
-    return wanted;
-  }
-  for (const std::string& set : workers[0].instruction_sets) {
-    if (std::all_of(workers.begin(), workers.end(),
-                    [&set](const WorkerOffer& w) { return Has(w, set); })) {
-      return set;
-    }
-  }
-  return FailedPrecondition("the workers have no instruction set in common");
-}
-
-StatusOr<Numerics> ChooseNumerics(const OpSet& ops, const v1::JobSpec& spec,
-                                  const std::vector<WorkerOffer>& workers,
-                                  const PlanOptions& options) {
-  Numerics numerics;
-  if (options.numerics != nullptr) {
-    numerics = *options.numerics;
-    if (numerics.opset_digest != ops.Digest()) {
-      return FailedPrecondition(
-          "the job was planned with other ops; this version cannot give it the same bits");
-    }
-    if (!spec.instruction_set().empty() && spec.instruction_set() != numerics.instruction_set) {
-      return FailedPrecondition("instruction_set: the job asks for ", spec.instruction_set(),
-                                ", its earlier steps were computed with ",
-                                numerics.instruction_set);
-    }
-  } else {
-    numerics.device = workers.empty() ? "cpu" : workers[0].device;
-    numerics.opset_digest = ops.Digest();
-    if (!workers.empty()) numerics.libraries = workers[0].libraries;
-    ASSIGN_OR_RETURN(numerics.instruction_set,
-                     ChooseInstructionSet(spec.instruction_set(), workers));
-  }
-  for (const WorkerOffer& worker : workers) RETURN_IF_ERROR(CanHonour(worker, numerics));
-  return numerics;
-}
 
 struct Ranks {
   int32_t count = 0;
@@ -143,6 +61,8 @@ StatusOr<Program> ProgramFor(const OpSet& ops, const v1::JobSpec& spec, int64_t 
   ASSIGN_OR_RETURN(request.train, ForwardGraph(spec, rows, GraphMode::kTrain));
   ASSIGN_OR_RETURN(request.evaluate, ForwardGraph(spec, eval_rows, GraphMode::kEvaluate));
   request.optimizer = OptimizerFromProto(spec.train());
+  ASSIGN_OR_RETURN(request.precision, wire::FromProto(spec.train().precision()));
+  request.stochastic_rounding = spec.train().stochastic_rounding();
   return MakeProgram(ops, request);
 }
 
@@ -159,12 +79,15 @@ int32_t CoresPerRank(const v1::JobSpec& spec, const std::vector<WorkerOffer>& wo
 }
 
 Status CheckMemory(const Plan& plan, const std::vector<WorkerOffer>& workers) {
+  const bool on_gpu = OnGpu(plan.numerics);
   for (const WorkerOffer& worker : workers) {
-    if (worker.memory_bytes > 0 && plan.estimate.total_bytes > worker.memory_bytes) {
+    const int64_t has = on_gpu ? worker.gpu.memory_bytes : worker.memory_bytes;
+    if (has > 0 && plan.estimate.total_bytes > has) {
       return CannotRun(
-          worker, absl::StrCat("has ", worker.memory_bytes >> 20, " MiB of memory, a rank needs ",
-                               plan.estimate.total_bytes >> 20,
-                               " MiB; use more lanes (smaller ones) or a smaller model"));
+          worker,
+          absl::StrCat("has ", has >> 20, " MiB of memory", on_gpu ? " a slot on its GPUs" : "",
+                       ", a rank needs ", plan.estimate.total_bytes >> 20,
+                       " MiB; use more lanes (smaller ones) or a smaller model"));
     }
   }
   return absl::OkStatus();
@@ -184,8 +107,17 @@ WorkerOffer OfferOf(const v1::Registration& r) {
   offer.instruction_sets.assign(r.instruction_sets().begin(), r.instruction_sets().end());
   offer.libraries = {r.libraries().begin(), r.libraries().end()};
   offer.opset_digest = r.opset_digest();
-  offer.device = r.device() == v1::DEVICE_KIND_CUDA ? "cuda" : "cpu";
   offer.memory_bytes = r.memory_bytes();
+  const v1::GpuFacts& gpu = r.gpu();
+  if (gpu.count() > 0) {
+    // Slots beyond the GPUs share them.
+    const int64_t sharing = (std::max(1, r.slots()) + gpu.count() - 1) / gpu.count();
+    offer.gpu = {gpu.count(),
+                 gpu.model(),
+                 gpu.processors(),
+                 gpu.memory_bytes() / sharing,
+                 {gpu.libraries().begin(), gpu.libraries().end()}};
+  }
   return offer;
 }
 
@@ -193,7 +125,7 @@ StatusOr<Plan> MakePlan(const OpSet& ops, const v1::JobSpec& spec,
                         const std::vector<WorkerOffer>& workers, const PlanOptions& options) {
   Plan plan;
   ASSIGN_OR_RETURN(const Ranks ranks, ChooseRanks(spec, workers, options.ranks));
-  ASSIGN_OR_RETURN(plan.numerics, ChooseNumerics(ops, spec, workers, options));
+  ASSIGN_OR_RETURN(plan.numerics, ChooseNumerics(ops, spec, workers, options.numerics));
   plan.ranks = ranks.count;
   const bool trains = !spec.has_sample();
   plan.lanes = trains ? (spec.lanes() > 0 ? spec.lanes() : std::max(1, spec.ranks().max())) : 1;
@@ -208,8 +140,11 @@ StatusOr<Plan> MakePlan(const OpSet& ops, const v1::JobSpec& spec,
   StatusOr<Program> program = ProgramFor(ops, spec, rows, plan.eval_batch);
   if (!program.ok()) return Annotate(program.status(), "model");
   plan.program = *std::move(program);
-  Ceilings ceilings = options.ceilings;
-  ceilings.cores = CoresPerRank(spec, workers, ceilings.cores);
+  if (trains) {
+    ASSIGN_OR_RETURN(plan.precision, wire::FromProto(spec.train().precision()));
+  }
+  Ceilings ceilings = OnGpu(plan.numerics) ? options.gpu_ceilings : options.ceilings;
+  if (!OnGpu(plan.numerics)) ceilings.cores = CoresPerRank(spec, workers, ceilings.cores);
   ASSIGN_OR_RETURN(plan.estimate, EstimatePlan(ops, plan, ceilings));
   RETURN_IF_ERROR(CheckMemory(plan, workers));
   plan.reason = absl::StrCat(Plural(plan.ranks, "rank"), ": ", ranks.why, "; ",

@@ -3,37 +3,22 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "fabric/base/status.h"
 #include "fabric/mesh/plan.h"
 #include "fabric/opset/opset.h"
 #include "proto/job.pb.h"
-#include "proto/member_api.pb.h"
 #include "server/plan/estimate.h"
+#include "server/plan/offer.h"
 
 namespace weft::plan {
-
-struct WorkerOffer {
-  std::string worker;
-  int32_t free_slots = 0;
-  int32_t slots = 1;
-  int32_t cores = 1;
-  std::vector<std::string> instruction_sets;     // best first
-  std::map<std::string, std::string> libraries;  // name -> version
-  std::string opset_digest;
-  std::string device = "cpu";
-  int64_t memory_bytes = 0;  // 0: unknown
-};
-
-// All slots of `registration` as free.
-WorkerOffer OfferOf(const v1::Registration& registration);
 
 struct PlanOptions {
   int32_t ranks = 0;                   // 0: as many as are free, within the job's bounds
   const Numerics* numerics = nullptr;  // decided before, to be kept; nullptr: decide
   Ceilings ceilings = {};              // `cores` is taken from workers where they are known
+  Ceilings gpu_ceilings = GpuCeilings();
 };
 
 // `spec` is admitted (defaults filled in). Without workers the plan is what the job would get where

@@ -1,5 +1,6 @@
 #include "server/plan/planner.h"
 
+#include <functional>
 #include <string>
 
 #include "google/protobuf/text_format.h"
@@ -35,6 +36,12 @@ WorkerOffer Worker(const std::string& id, int32_t slots) {
   w.instruction_sets = {"avx512", "avx2", "sse2"};
   w.libraries = {{"onednn", "2.6.3"}};
   w.opset_digest = BuiltinOpSet().Digest();
+  return w;
+}
+
+WorkerOffer GpuWorker(const std::string& id, int32_t slots) {
+  WorkerOffer w = Worker(id, slots);
+  w.gpu = {slots, "NVIDIA H200", 132, int64_t{140} << 30, {{"cublaslt", "12.9"}}};
   return w;
 }
 
@@ -111,6 +118,150 @@ TEST(MakePlan, NumericsDecidedBefore_AreKeptOrRefused) {
   older.instruction_sets = {"sse2"};
   ExpectRefused(PlanOf(Reversal(), {older}, {.numerics = &kept}),
                 absl::StatusCode::kFailedPrecondition, "worker c lacks avx2");
+}
+
+v1::JobSpec In(v1::Precision precision, const std::string& device = "") {
+  v1::JobSpec spec = Reversal();
+  spec.mutable_train()->set_precision(precision);
+  spec.set_device(device);
+  return spec;
+}
+
+TEST(MakePlan, Device_IsTheGpuWhereAllHaveOne) {
+  v1::JobSpec with_set = In(v1::PRECISION_FP32);
+  with_set.set_instruction_set("avx2");
+  const struct {
+    v1::JobSpec spec;
+    std::vector<WorkerOffer> workers;
+    const char* device;
+  } rows[] = {
+      {In(v1::PRECISION_FP32), {GpuWorker("a", 2), GpuWorker("b", 1)}, "NVIDIA H200"},
+      {In(v1::PRECISION_FP32), {GpuWorker("a", 2), Worker("b", 1)}, "cpu"},
+      {In(v1::PRECISION_FP32), {Worker("a", 2)}, "cpu"},
+      {In(v1::PRECISION_FP32), {}, "cpu"},
+      {In(v1::PRECISION_BF16), {}, "cuda"},
+      {In(v1::PRECISION_FP32, "cuda"), {}, "cuda"},
+      {In(v1::PRECISION_TF32, "cuda"), {GpuWorker("a", 2)}, "NVIDIA H200"},
+      {In(v1::PRECISION_FP32, "cpu"), {GpuWorker("a", 2)}, "cpu"},
+      {with_set, {GpuWorker("a", 2)}, "cpu"},
+  };
+  for (const auto& row : rows) {
+    const StatusOr<Plan> plan = PlanOf(row.spec, row.workers);
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    EXPECT_EQ(plan->numerics.device, row.device);
+    EXPECT_EQ(plan->numerics.instruction_set.empty(),
+              row.workers.empty() || row.device != std::string("cpu"));
+  }
+}
+
+TEST(MakePlan, GpuNumerics_AreTheModelsAndItsLibraries) {
+  const StatusOr<Plan> plan = PlanOf(In(v1::PRECISION_BF16), {GpuWorker("a", 2)});
+  ASSERT_TRUE(plan.ok()) << plan.status();
+  const Numerics expected = {
+      "NVIDIA H200", "", {{"cublaslt", "12.9"}}, BuiltinOpSet().Digest(), 132};
+  EXPECT_EQ(plan->numerics, expected);
+  EXPECT_EQ(plan->precision, ComputePrecision::kBf16);
+  EXPECT_TRUE(plan->program.low_copy);
+  EXPECT_TRUE(ValidateProgram(BuiltinOpSet(), plan->program).ok());
+}
+
+TEST(MakePlan, GpuNumericsDecidedBefore_AreKeptOrRefused) {
+  const Numerics kept = PlanOf(In(v1::PRECISION_BF16), {GpuWorker("a", 1)})->numerics;
+  EXPECT_EQ(PlanOf(In(v1::PRECISION_BF16), {GpuWorker("b", 4)}, {.numerics = &kept})->numerics,
+            kept);
+  const struct {
+    const char* says;
+    std::function<void(WorkerOffer*)> change;
+  } rows[] = {
+      {"worker b has device 'NVIDIA H100', the job's bits are of 'NVIDIA H200'",
+       [](WorkerOffer* w) { w->gpu.model = "NVIDIA H100"; }},
+      {"worker b has GPUs of 66 processors, the job's bits are of 132",
+       [](WorkerOffer* w) { w->gpu.processors = 66; }},
+      {"worker b has libraries (cublaslt 13.0), the job's bits are of (cublaslt 12.9)",
+       [](WorkerOffer* w) { w->gpu.libraries["cublaslt"] = "13.0"; }},
+      {"worker b has no GPU, the job's bits are of 'NVIDIA H200'",
+       [](WorkerOffer* w) { w->gpu.count = 0; }},
+  };
+  for (const auto& row : rows) {
+    WorkerOffer other = GpuWorker("b", 1);
+    row.change(&other);
+    ExpectRefused(PlanOf(In(v1::PRECISION_FP32), {GpuWorker("a", 1), other}, {.numerics = &kept}),
+                  absl::StatusCode::kFailedPrecondition, row.says);
+    v1::JobSpec fast = In(v1::PRECISION_FP32);
+    fast.set_determinism(v1::DETERMINISM_FAST);
+    const StatusOr<Plan> plan = PlanOf(fast, {other}, {.numerics = &kept});
+    ASSERT_TRUE(plan.ok()) << plan.status();
+    EXPECT_NE(plan->numerics, kept);
+  }
+  ExpectRefused(PlanOf(In(v1::PRECISION_FP32, "cpu"), {GpuWorker("a", 1)}, {.numerics = &kept}),
+                absl::StatusCode::kFailedPrecondition,
+                "device: the job asks for cpu, its earlier steps were computed on NVIDIA H200");
+  // A job of the CPU stays there.
+  const Numerics cpu = PlanOf(Reversal(), {Worker("a", 1)})->numerics;
+  EXPECT_EQ(PlanOf(Reversal(), {GpuWorker("a", 1)}, {.numerics = &cpu})->numerics, cpu);
+}
+
+TEST(MakePlan, PrecisionWithoutGpu_IsRefused) {
+  v1::JobSpec with_set = In(v1::PRECISION_TF32);
+  with_set.set_instruction_set("avx2");
+  const struct {
+    v1::JobSpec spec;
+    absl::StatusCode code;
+    const char* says;
+  } rows[] = {
+      {In(v1::PRECISION_BF16), absl::StatusCode::kFailedPrecondition,
+       "worker b has no GPU, and train.precision bf16 runs on GPUs only; set precision: fp32, or "
+       "start workers on nodes with GPUs"},
+      {In(v1::PRECISION_FP32, "cuda"), absl::StatusCode::kFailedPrecondition,
+       "worker b has no GPU, and the job asks for device cuda; leave device out"},
+      {In(v1::PRECISION_BF16, "cpu"), absl::StatusCode::kInvalidArgument,
+       "train.precision: bf16 runs on GPUs only, and the job asks for a CPU by its device; set "
+       "precision: fp32, or device: cuda"},
+      {with_set, absl::StatusCode::kInvalidArgument, "asks for a CPU by its instruction_set"},
+  };
+  for (const auto& row : rows) {
+    ExpectRefused(PlanOf(row.spec, {GpuWorker("a", 1), Worker("b", 1)}), row.code, row.says);
+  }
+}
+
+TEST(MakePlan, Precisions_HaveTheirOwnCosts) {
+  const Plan fp32 = *PlanOf(In(v1::PRECISION_FP32), {GpuWorker("a", 1)});
+  const Plan tf32 = *PlanOf(In(v1::PRECISION_TF32), {GpuWorker("a", 1)});
+  const Plan bf16 = *PlanOf(In(v1::PRECISION_BF16), {GpuWorker("a", 1)});
+  EXPECT_EQ(fp32.estimate.low_bytes, 0);
+  EXPECT_EQ(bf16.estimate.low_bytes, bf16.program.flat_elements * 2);
+  EXPECT_EQ(bf16.estimate.parameter_bytes, fp32.estimate.parameter_bytes);
+  EXPECT_LT(bf16.estimate.arena_bytes, fp32.estimate.arena_bytes * 2 / 3);
+  EXPECT_EQ(bf16.estimate.total_bytes,
+            bf16.estimate.parameter_bytes + bf16.estimate.low_bytes + bf16.estimate.gradient_bytes +
+                bf16.estimate.state_bytes + bf16.estimate.arena_bytes + bf16.estimate.input_bytes);
+  EXPECT_LT(tf32.estimate.step_seconds, fp32.estimate.step_seconds);
+  EXPECT_LT(bf16.estimate.step_seconds, tf32.estimate.step_seconds);
+  const Plan cpu = *PlanOf(In(v1::PRECISION_FP32, "cpu"), {GpuWorker("a", 1)});
+  EXPECT_GT(cpu.estimate.step_seconds, 20 * fp32.estimate.step_seconds);
+}
+
+TEST(OfferOf, SlotsBeyondTheGpus_ShareTheirMemory) {
+  v1::Registration facts;
+  facts.set_slots(3);
+  facts.set_memory_bytes(1000);
+  EXPECT_EQ(OfferOf(facts).gpu.count, 0);
+  v1::GpuFacts* gpu = facts.mutable_gpu();
+  gpu->set_count(2);
+  gpu->set_model("NVIDIA H200");
+  gpu->set_processors(132);
+  gpu->set_memory_bytes(int64_t{8} << 20);
+  (*gpu->mutable_libraries())["nccl"] = "2.28";
+  const WorkerOffer offer = OfferOf(facts);
+  EXPECT_EQ(offer.gpu.count, 2);
+  EXPECT_EQ(offer.gpu.model, "NVIDIA H200");
+  EXPECT_EQ(offer.gpu.processors, 132);
+  EXPECT_EQ(offer.gpu.memory_bytes, int64_t{4} << 20);
+  EXPECT_EQ(offer.gpu.libraries.at("nccl"), "2.28");
+  WorkerOffer small = GpuWorker("b", 1);
+  small.gpu.memory_bytes = 1 << 20;
+  ExpectRefused(PlanOf(In(v1::PRECISION_BF16), {small}), absl::StatusCode::kFailedPrecondition,
+                "worker b has 1 MiB of memory a slot on its GPUs");
 }
 
 TEST(MakePlan, Refusals_SayWhy) {

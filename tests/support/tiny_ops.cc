@@ -1,5 +1,6 @@
 #include "tests/support/tiny_ops.h"
 
+#include <bit>
 #include <utility>
 #include <vector>
 
@@ -73,6 +74,14 @@ void AddPointwise(OpSet& ops) {
   OpDef positive = Def("is_positive", {"x"}, nullptr);
   positive.differentiable = false;
   ops.Add(positive);
+  OpDef cast = Def(
+      "cast", {"x"},
+      [](const GradArgs& g) -> Values { return {CastTo(g.e, g.d[0], g.in[0].dtype())}; },
+      [](const InferArgs& a) -> Metas {
+        return std::vector<TensorMeta>{{DTypeFromName(a.attrs.GetString("dtype")), a.in[0].shape}};
+      });
+  cast.attrs = {{"dtype", AttrType::kString, true, ""}};
+  ops.Add(cast);
   OpDef split2 = Def("split2", {"x"}, [](const GradArgs& g) -> Values {
     if (!g.d[1].valid()) return {g.d[0]};
     const Value twice = Mul(g.e, g.d[1], Add(g.e, g.in[0], g.in[0]));
@@ -199,18 +208,29 @@ void AddOdd(OpSet& ops) {
 
 using LaunchFn = int (*)(const void*, const KernelArgs&);
 
+// Elements of f32 and bf16 arrays; what is stored as bf16 is cut off.
+float At(const ArrayRef& a, int64_t i) {
+  if (a.dtype != DType::kBF16) return a.as<float>()[i];
+  return std::bit_cast<float>(uint32_t{a.as<uint16_t>()[i]} << 16);
+}
+void Put(const ArrayRef& a, int64_t i, float value) {
+  if (a.dtype != DType::kBF16) {
+    a.as<float>()[i] = value;
+  } else {
+    a.as<uint16_t>()[i] = static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16);
+  }
+}
+
 template <float (*F)(float)>
 int Unary(const void*, const KernelArgs& a) {
-  for (int64_t i = 0; i < a.out[0].elements(); ++i) {
-    a.out[0].as<float>()[i] = F(a.in[0].as<float>()[i]);
-  }
+  for (int64_t i = 0; i < a.out[0].elements(); ++i) Put(a.out[0], i, F(At(a.in[0], i)));
   return 0;
 }
 
 template <float (*F)(float, float)>
 int Binary(const void*, const KernelArgs& a) {
   for (int64_t i = 0; i < a.out[0].elements(); ++i) {
-    a.out[0].as<float>()[i] = F(a.in[0].as<float>()[i], a.in[1].as<float>()[i]);
+    Put(a.out[0], i, F(At(a.in[0], i), At(a.in[1], i)));
   }
   return 0;
 }
@@ -241,7 +261,7 @@ int Copy(const void*, const KernelArgs& a) {
 
 int SumAll(const void*, const KernelArgs& a) {
   float sum = 0;
-  for (int64_t i = 0; i < a.in[0].elements(); ++i) sum += a.in[0].as<float>()[i];
+  for (int64_t i = 0; i < a.in[0].elements(); ++i) sum += At(a.in[0], i);
   *a.out[0].as<float>() = sum;
   return 0;
 }
@@ -300,9 +320,10 @@ KernelTable BuildKernels() {
   KernelTable table;
   const auto add = [&table](const char* op, LaunchFn launch,
                             decltype(Kernel::bind) bind = nullptr) {
-    table.Add(op, DeviceKind::kCpu, {nullptr, bind, launch});
+    table.Add(op, DeviceKind::kCpu, {nullptr, bind, launch, /*narrow=*/true});
   };
   add("copy", Copy);
+  add("cast", Unary<Same>);
   add("add", AddWithScratch, BindAdd);
   add("mul", Binary<Times>);
   add("neg", Unary<Minus>);

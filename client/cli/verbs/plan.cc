@@ -30,12 +30,18 @@ Table TableOf(const v1::JobSpec& spec, const v1::Plan& plan) {
   };
   add("job", spec.name());
   add("parameters", FormatCount(e.parameter_count()));
+  const v1::Numerics& numerics = plan.numerics();
+  add("device", numerics.device(),
+      numerics.processors() > 0 ? absl::StrCat(numerics.processors(), " processors") : "");
+  add("precision", wire::EnumNameOf(plan.precision()),
+      spec.train().stochastic_rounding() ? "parameters rounded stochastically" : "");
   add("ranks", absl::StrCat(plan.ranks()), plan.reason());
   add("lanes", absl::StrCat(plan.lanes()),
       absl::StrCat(plan.batch(), " samples a step; lanes by rank: ", SharesOf(plan)));
   add("reduce", wire::EnumNameOf(plan.reduce()));
   add("memory", FormatBytes(e.total_bytes()), "a rank, of which:");
   add("  parameters", FormatBytes(e.parameter_bytes()));
+  if (e.low_bytes() > 0) add("  bf16 copy", FormatBytes(e.low_bytes()), "of the parameters");
   add("  gradients", FormatBytes(e.gradient_bytes()));
   add("  optimizer", FormatBytes(e.state_bytes()));
   add("  activations", FormatBytes(e.arena_bytes()));
@@ -46,14 +52,13 @@ Table TableOf(const v1::JobSpec& spec, const v1::Plan& plan) {
   add("step time", absl::StrFormat("%.3g ms", e.step_seconds() * 1000), "estimated");
   add("run time", FormatSeconds(e.step_seconds() * static_cast<double>(spec.train().steps())),
       absl::StrCat(FormatCount(spec.train().steps()), " steps"));
-  const v1::Numerics& numerics = plan.numerics();
   std::vector<std::string> libraries;
   for (const auto& [name, version] : numerics.libraries()) {
     libraries.push_back(absl::StrCat(name, " ", version));
   }
   std::sort(libraries.begin(), libraries.end());
   add("numerics",
-      absl::StrCat(numerics.device(), numerics.device().empty() ? "" : " ",
+      absl::StrCat(numerics.device(), numerics.instruction_set().empty() ? "" : " ",
                    numerics.instruction_set()),
       absl::StrCat(absl::StrJoin(libraries, ", "), libraries.empty() ? "" : ", ", "ops ",
                    numerics.opset_digest().substr(0, 12)));

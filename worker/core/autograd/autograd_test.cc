@@ -1,4 +1,6 @@
 // The tape and backward, over the tiny ops.
+#include <functional>
+
 #include <gtest/gtest.h>
 
 #include "fabric/opset/grad_helpers.h"
@@ -266,6 +268,33 @@ TEST_F(TapeTest, OptimizerWritesLeaf_StaysLeaf) {
   }
   EXPECT_EQ(Read(x), (Floats{0}));
   EXPECT_EQ(GradAfter(Sum(Mul(*e_, x, x)), x), (Floats{1}));
+}
+
+TEST_F(TapeTest, FullGradientsOfNarrowValues_AreRoundedButForCasts) {
+  constexpr float kSeed = 1.001f;  // 1 in bf16, cut off
+  const auto cast = [this](const Value& v) {
+    return e_->Emit("cast", {v}, {{"dtype", std::string("bf16")}});
+  };
+  const auto gradient = [&](const std::function<Value(const Value& narrow)>& loss) {
+    const Tensor x = Leaf({1}, {3});
+    const Tensor y = Tensor::From(loss(cast(x)));
+    EXPECT_OK(Backward(*e_, y, {}, TensorOf({}, {kSeed})));
+    EXPECT_EQ(GradOf(x).dtype(), DType::kF32);
+    return Read(GradOf(x));
+  };
+  // The sum's rule gives f32 whatever it sums.
+  EXPECT_EQ(gradient([&](const Value& v) { return Sum(v); }), (Floats{kSeed}));
+  EXPECT_EQ(gradient([&](const Value& v) { return Sum(Neg(*e_, v)); }), (Floats{-1}));
+  // Where both arrive they are added in f32.
+  EXPECT_EQ(gradient([&](const Value& v) { return Add(*e_, Sum(v), Sum(Neg(*e_, v))); }),
+            (Floats{kSeed - 1}));
+}
+
+TEST_F(TapeTest, Gradients_OfANarrowValue_HaveItsDtype) {
+  const Tensor x = Leaf({1}, {3});
+  const Tensor narrow = e_->Run("cast", {x}, {{"dtype", std::string("bf16")}});
+  ASSERT_OK_AND_ASSIGN(const std::vector<Tensor> grads, Gradients(*e_, Sum(narrow), {narrow}));
+  EXPECT_EQ(grads[0].dtype(), DType::kBF16);
 }
 
 TEST_F(TapeTest, BackwardTwice_ErrorUnlessKept) {

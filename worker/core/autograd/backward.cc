@@ -47,7 +47,7 @@ class Pass {
   Status Step(GradNode& node);
   void Release(GradNode& node);
   Status Route(GradNode& node, const Values& grads, const std::vector<bool>& need);
-  Status Add(const GradNode& from, const TapeLink& to, const Value& grad);
+  Status Add(const TapeLink& to, const Value& grad);
 
   Emitter& e_;
   const bool keep_;
@@ -101,6 +101,14 @@ Status Pass::Prepare(const std::vector<TapeLink>* targets) {
   return absl::OkStatus();
 }
 
+// Whether a cast made the value out of an f32 one, so that its gradient may be f32 though it is
+// bf16.
+bool TakesFullGradient(const TapeLink& link) {
+  const GradNode& node = *link.node;
+  return !node.leaf() && node.op->name == "cast" && node.in_metas[0].dtype == DType::kF32 &&
+         node.out_metas[0].dtype == DType::kBF16;
+}
+
 // The value that a rule sees: a saved one with its place on the tape, or, where the rule was found
 // not to name it, metadata alone.
 Value Restore(const SavedValue& saved, const TensorMeta& meta, const TapeLink& link) {
@@ -152,22 +160,24 @@ void Pass::Release(GradNode& node) {
 Status Pass::Route(GradNode& node, const Values& grads, const std::vector<bool>& need) {
   for (size_t i = 0; i < grads.size() && i < need.size(); ++i) {
     if (!need[i] || !grads[i].valid()) continue;
-    if (!(grads[i].meta() == node.in_metas[i])) {
-      return Internal("gradient of ", node.op->name, ": input ", i, " is ",
-                      ToString(node.in_metas[i]), " but the rule gives ",
-                      ToString(grads[i].meta()));
+    const TensorMeta &given = grads[i].meta(), &wanted = node.in_metas[i];
+    const bool full = given.dtype == DType::kF32 && wanted.dtype == DType::kBF16;
+    if (given.shape != wanted.shape || (given.dtype != wanted.dtype && !full)) {
+      return Internal("gradient of ", node.op->name, ": input ", i, " is ", ToString(wanted),
+                      " but the rule gives ", ToString(given));
     }
-    RETURN_IF_ERROR(Add(node, node.edges[i], grads[i]));
+    if (!Tensor::From(grads[i]).valid()) {
+      return Internal("gradient of ", node.op->name,
+                      ": the rule names a value that it did not name on "
+                      "metadata; what it names may depend on shapes and attributes only");
+    }
+    const bool narrowed = full && !TakesFullGradient(node.edges[i]);
+    RETURN_IF_ERROR(Add(node.edges[i], narrowed ? CastTo(e_, grads[i], DType::kBF16) : grads[i]));
   }
   return absl::OkStatus();
 }
 
-Status Pass::Add(const GradNode& from, const TapeLink& to, const Value& grad) {
-  if (!Tensor::From(grad).valid()) {
-    return Internal("gradient of ", from.op->name,
-                    ": the rule names a value that it did not name on "
-                    "metadata; what it names may depend on shapes and attributes only");
-  }
+Status Pass::Add(const TapeLink& to, const Value& grad) {
   Values& slots = arrived_[to.node.get()];
   slots.resize(std::max(slots.size(), to.node->leaf() ? size_t{1} : to.node->out_metas.size()));
   Value& slot = slots[to.output];
@@ -254,7 +264,10 @@ StatusOr<std::vector<Tensor>> Gradients(Emitter& e, const Tensor& loss,
   Pass pass(e, options.keep || options.create_graph);
   RETURN_IF_ERROR(pass.Run(loss.rep()->link(), std::move(start), &targets));
   std::vector<Tensor> grads;
-  for (const TapeLink& target : targets) grads.push_back(Tensor::From(pass.Take(target)));
+  for (size_t i = 0; i < targets.size(); ++i) {
+    grads.push_back(Tensor::From(CastTo(e, pass.Take(targets[i]), inputs[i].dtype())));
+  }
+  RETURN_IF_ERROR(e.status());
   return grads;
 }
 

@@ -2,6 +2,9 @@
 // emit through the emitter that is handed in. Where several paths meet, gradients are added in the
 // order in which the ops they come from were recorded, latest first, so the bits are the same in
 // every run.
+//
+// A rule may give an f32 gradient for a bf16 value. It is narrowed, except where a cast made that
+// value out of an f32 one: there gradients stay f32, and are added in f32.
 #pragma once
 
 #include <vector>

@@ -1,4 +1,5 @@
 // What the losses mean.
+#include "fabric/opset/grad_helpers.h"
 #include "fabric/opset/opset.h"
 #include "worker/core/ops/families.h"
 #include "worker/core/ops/infer.h"
@@ -72,7 +73,9 @@ Values LinearCrossEntropyGrad(const GradArgs& g) {
     return d;
   }
   if (!g.d[0].valid()) return d;
-  if (g.need[0]) d[0] = g.e.Emit("scale_by", {g.out[3], g.d[0]});
+  if (g.need[0]) {
+    d[0] = g.e.Emit("scale_by", {g.out[3], CastTo(g.e, g.d[0], g.out[3].dtype())});
+  }
   if (g.need[1]) d[1] = g.e.Emit("scale_by", {g.out[4], g.d[0]});
   return d;
 }

@@ -165,10 +165,9 @@ int64_t LinearGradWFlops(const CostArgs& args) {
 Values LinearGradWGrad(const GradArgs& g) {
   const bool tw = g.attrs.GetBool("transpose_w");
   Values d(2);
-  if (g.need[0]) {
-    d[0] = g.e.Emit("linear", {g.in[1], g.d[0]}, AsPrecise(g, {{"transpose_w", !tw}}));
-  }
-  if (g.need[1]) d[1] = g.e.Emit("linear", {g.in[0], g.d[0]}, AsPrecise(g, {{"transpose_w", tw}}));
+  const Value dw = CastTo(g.e, g.d[0], g.in[0].dtype());  // dw is f32 beside bf16 operands
+  if (g.need[0]) d[0] = g.e.Emit("linear", {g.in[1], dw}, AsPrecise(g, {{"transpose_w", !tw}}));
+  if (g.need[1]) d[1] = g.e.Emit("linear", {g.in[0], dw}, AsPrecise(g, {{"transpose_w", tw}}));
   return d;
 }
 
