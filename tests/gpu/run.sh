@@ -2,9 +2,12 @@
 # Runs on the GPU machine, from a bundle that deploy/bundle.sh made: the op sweep, whole training
 # steps, what compute-sanitizer says of a part of them. Prints one table, writes one JSON file.
 #
-#   deploy/bundle.sh .carry //tests/gpu:sweep_test //tests/gpu:training_test   (where it is built)
-#   .carry/run.sh [RESULTS_FOLDER]                                             (where the GPU is)
+#   deploy/bundle.sh .carry //tests/gpu:sweep_test //tests/gpu:training_test ...   (where it is built)
+#   cp tests/gpu/run.sh .carry/
+#   .carry/run.sh [RESULTS_FOLDER]                                                 (where the GPU is)
 #
+# WEFT_NCCL_RANKS="1 2 4": how many processes share the GPU through NCCL (more than 1: NCCL 2.32 with
+# NCCL_MULTI_RANK_GPU_ENABLE=1). WEFT_SANITIZER_ROWS: a GoogleTest filter for compute-sanitizer.
 # CUDA's libraries are the machine's: those on the loader's path, or of its Python's packages.
 set -uo pipefail
 
@@ -25,7 +28,8 @@ export LD_LIBRARY_PATH
 
 names=() passed=() failed=() seconds=()
 
-# run NAME COMMAND...: a GoogleTest program, its output in the results folder.
+# run NAME COMMAND...: a test program, its output in the results folder. Counts are GoogleTest's, or
+# those of lines that begin with PASS and FAIL.
 run() {
   local name="$1" begin log="$results/$1.log"
   shift
@@ -34,6 +38,7 @@ run() {
   local status=$?
   names+=("$name")
   passed+=("$(sed -n 's/^\[  PASSED  \] \([0-9]*\) test.*/\1/p' "$log" | tail -1)")
+  if [[ -z "${passed[-1]}" ]]; then passed[-1]="$(grep -c '^PASS' "$log")"; fi
   failed+=("$(sed -n 's/^ *\([0-9]*\) FAILED TESTS\{0,1\}$/\1/p' "$log" | tail -1)")
   # Ended before its summary.
   if ((status != 0)) && [[ -z "${failed[-1]}" ]]; then failed[-1]="all (exit $status)"; fi
@@ -41,9 +46,12 @@ run() {
 }
 
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
-for test in sweep_test training_test; do
+for test in sweep_test optim_test training_test; do
   [[ -x "$here/$test" ]] && run "$test" "$here/$test"
 done
+if [[ -x "$here/nccl_ranks" ]]; then
+  for ranks in ${WEFT_NCCL_RANKS:-1}; do run "nccl_$ranks" "$here/nccl_ranks" "$ranks"; done
+fi
 if command -v compute-sanitizer >/dev/null && [[ -x "$here/sweep_test" ]]; then
   for tool in memcheck racecheck initcheck; do
     run "sweep_$tool" compute-sanitizer --tool "$tool" --error-exitcode 9 "$here/sweep_test" \
