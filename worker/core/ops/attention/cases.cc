@@ -113,6 +113,13 @@ Attrs AttrsOf(const Size& s, bool causal, double base) {
   return {{"heads", s.heads}, {"causal", causal}, {"rotary_base", base}};
 }
 
+// Rows with more work than this leave the gradient to smaller ones.
+constexpr int64_t kGradientWork = 1'000'000;
+
+bool IsSmall(const Size& s) {
+  return s.batch * s.heads * s.time * s.time * s.width <= kGradientWork;
+}
+
 OpCase Attention(const char* name, Size s, bool causal, double base) {
   return {.op = "attention",
           .name = name,
@@ -120,6 +127,7 @@ OpCase Attention(const char* name, Size s, bool causal, double base) {
           .attrs = AttrsOf(s, causal, base),
           .relative = 1e-5,
           .absolute = 1e-5,
+          .smooth = IsSmall(s),
           .reference = AttentionReference};
 }
 
@@ -135,6 +143,14 @@ OpCase AttentionGrad(const char* name, Size s, bool causal, double base) {
           .reference = AttentionGradReference};
 }
 
+// The same with products that may round to TF32.
+OpCase InTf32(OpCase c) {
+  c.attrs.Set("tf32", true);
+  c.relative = 2e-3;
+  c.absolute = 4e-3;
+  return c;
+}
+
 OpCase Rotary(const char* name, Size s, bool inverse) {
   return {.op = "rotary",
           .name = name,
@@ -146,9 +162,10 @@ OpCase Rotary(const char* name, Size s, bool inverse) {
 }  // namespace
 
 OpCases AttentionCases() {
-  return {
+  OpCases rows = {
       Rotary("forth", {2, 5, 2, 6}, false),
       Rotary("back", {1, 70, 3, 4}, true),
+      Rotary("wide", {2, 40, 2, 64}, false),
       Attention("whole", {2, 5, 2, 3}, false, 0),
       Attention("causal", {2, 5, 2, 3}, true, 0),
       Attention("one_position", {1, 1, 1, 5}, true, 0),
@@ -163,6 +180,34 @@ OpCases AttentionCases() {
       AttentionGrad("two_blocks", {1, 75, 1, 40}, true, 0),
       AttentionGrad("two_blocks_whole", {1, 131, 2, 7}, false, 0),
   };
+  // Widths that have kernels of their own, and lengths around the tiles of these.
+  const struct {
+    const char* name;
+    Size size;
+    bool causal;
+    double base;
+  } kTiled[] = {
+      {"tiled_1_32", {2, 1, 2, 32}, true, 10000},
+      {"tiled_5_64", {1, 5, 3, 64}, true, 10000},
+      {"tiled_64_64", {1, 64, 2, 64}, false, 10000},
+      {"tiled_80_32", {1, 80, 2, 32}, false, 0},
+      {"tiled_128_32", {1, 128, 1, 32}, true, 10000},
+      {"tiled_128_64", {1, 128, 1, 64}, false, 100},
+      {"tiled_130_64", {1, 130, 1, 64}, true, 10000},
+      {"tiled_200_32", {1, 200, 1, 32}, false, 10000},
+      {"tiled_256_64", {1, 256, 1, 64}, true, 0},
+      {"tiled_300_32", {1, 300, 1, 32}, true, 10000},
+      {"tiled_300_64", {1, 300, 1, 64}, false, 0},
+      {"tiled_70_128", {1, 70, 1, 128}, true, 10000},
+      {"general_300_8", {1, 300, 1, 8}, true, 10000},
+  };
+  for (const auto& row : kTiled) {
+    rows.push_back(Attention(row.name, row.size, row.causal, row.base));
+    rows.push_back(AttentionGrad(row.name, row.size, row.causal, row.base));
+  }
+  rows.push_back(InTf32(Attention("tf32", {1, 90, 2, 32}, true, 10000)));
+  rows.push_back(InTf32(AttentionGrad("tf32", {1, 90, 2, 32}, true, 10000)));
+  return rows;
 }
 
 }  // namespace weft::testing

@@ -76,7 +76,8 @@ const std::vector<AttrDef> kAttentionAttrs = {
     {"heads", AttrType::kInt, true, "number of heads H"},
     {"causal", AttrType::kBool, false, "position t sees positions up to t"},
     {"rotary_base", AttrType::kFloat, false,
-     "q and k are rotated with this base first; 0: not at all"}};
+     "q and k are rotated with this base first; 0: not at all"},
+    {"tf32", AttrType::kBool, false, "products of f32 operands may round them to TF32"}};
 
 }  // namespace
 
