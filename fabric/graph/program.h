@@ -93,7 +93,8 @@ struct Program {
   Operand logits;         // [1, context, vocab] in predict's arena
   bool low_copy = false;  // kLow exists: `refresh` makes it, `update` keeps it up to date
   Section refresh;        // kParam -> kLow; to be run whenever parameters came from elsewhere
-                          // (initialization, restore), before any other section
+                          // (initialization, restore), before any other section, and as of the
+                          // step before the first: what that step's update left
 };
 
 }  // namespace weft

@@ -154,11 +154,11 @@ class UpdateWriter {
         At(Space::kStats, 0, kScalar, kFloatBytes);  // stats: loss_sum, count, ...
     const Operand step = At(Space::kStep, 0, {DType::kI64, {}});
     const Operand lr = Temporary();
-    RETURN_IF_ERROR(Add("lr_schedule", ScheduleAttrs(), {step}, {lr}));
+    RETURN_IF_ERROR(Add(&program_->update, "lr_schedule", ScheduleAttrs(), {step}, {lr}));
     std::vector<Operand> norm;
     if (spec_.clip_norm > 0) {
       norm.push_back(Temporary());
-      RETURN_IF_ERROR(Add("grad_norm", {}, {grad, count}, norm));
+      RETURN_IF_ERROR(Add(&program_->update, "grad_norm", {}, {grad, count}, norm));
     }
     const bool adamw = spec_.kind == OptimizerSpec::Kind::kAdamW;
     // First what is written: the parameters, their low copy, the states.
@@ -175,12 +175,18 @@ class UpdateWriter {
     in.insert(in.end(), norm.begin(), norm.end());
     const std::string op = adamw ? "adamw" : "sgd";
     Attrs attrs = adamw ? AdamWAttrs() : SgdAttrs();
-    if (!program_->low_copy) return Add(op, attrs, in, out);
-    if (stochastic_) {
-      attrs.Set("stochastic", true);
-      attrs.Set("key", static_cast<int64_t>(StableHash("update.low") >> 1));
-    }
-    return Add(op + "_mixed", attrs, in, out);
+    if (!program_->low_copy) return Add(&program_->update, op, attrs, in, out);
+    SetLowAttrs(&attrs);
+    return Add(&program_->update, op + "_mixed", attrs, in, out);
+  }
+
+  // kParam -> kLow, rounded as the update does.
+  Status AddRefresh() {
+    program_->low_copy = true;
+    Attrs attrs;
+    SetLowAttrs(&attrs);
+    return Add(&program_->refresh, "low_copy", attrs, {At(Space::kParam, 0, flat_)},
+               {At(Space::kLow, 0, {DType::kBF16, flat_.shape})});
   }
 
  private:
@@ -214,6 +220,12 @@ class UpdateWriter {
             {"decay_ranges", DecayRanges()}};
   }
 
+  // The same for the update and the refresh, so that both round alike.
+  void SetLowAttrs(Attrs* attrs) const {
+    attrs->Set("stochastic", stochastic_);
+    attrs->Set("key", static_cast<int64_t>(StableHash("update.low") >> 1));
+  }
+
   // Neighbours run together; the gaps between them are zero and stay so whether decayed or not.
   std::vector<int64_t> DecayRanges() const {
     std::vector<int64_t> ranges;
@@ -231,15 +243,16 @@ class UpdateWriter {
     return ranges;
   }
 
-  Status Add(const std::string& op, const Attrs& attrs, const std::vector<Operand>& in,
-             const std::vector<Operand>& out) {
+  Status Add(Section* section, const std::string& op, const Attrs& attrs,
+             const std::vector<Operand>& in, const std::vector<Operand>& out) {
     ASSIGN_OR_RETURN(const OpDef* def, ops_.Get(op));
     std::vector<TensorMeta> metas;
     for (const Operand& operand : in) metas.push_back(operand.meta);
     ASSIGN_OR_RETURN(const std::vector<TensorMeta> results, InferOp(*def, metas, attrs));
     if (results.size() != out.size())
       return Internal("op '", op, "' has ", results.size(), " results");
-    program_->update.calls.push_back({op, "default", "update." + op, attrs, in, out});
+    const char* prefix = section == &program_->refresh ? "refresh." : "update.";
+    section->calls.push_back({op, "default", prefix + op, attrs, in, out});
     return absl::OkStatus();
   }
 
@@ -250,39 +263,26 @@ class UpdateWriter {
   const TensorMeta flat_;
 };
 
-// kParam -> kLow.
-void AddRefresh(Program* program) {
-  const auto flat = [program](Space space, DType dtype) -> Operand {
-    const Shape shape = {program->flat_elements};
-    return {space, 0, 0, {dtype, shape}, ContiguousStrides(shape)};
-  };
-  program->refresh.calls = {{"cast",
-                             "default",
-                             "refresh.cast",
-                             {{"dtype", std::string(NameOf(DType::kBF16))}},
-                             {flat(Space::kParam, DType::kF32)},
-                             {flat(Space::kLow, DType::kBF16)}}};
-}
-
 }  // namespace
 
 StatusOr<Program> MakeProgram(const OpSet& ops, const PartitionRequest& request) {
   Program program;
   const bool trains = !request.train.nodes.empty();
   if (!trains && !request.predict.has_value()) return InvalidArgument("there is nothing to run");
-  program.low_copy = request.precision == ComputePrecision::kBf16;
-  if (request.stochastic_rounding && !program.low_copy) {
+  const bool narrow = request.precision == ComputePrecision::kBf16;
+  if (request.stochastic_rounding && !narrow) {
     return InvalidArgument("stochastic rounding is of bf16 parameters; the precision is ",
                            NameOf(request.precision));
   }
   RETURN_IF_ERROR(PlaceParameters(trains ? request.train : *request.predict, &program));
-  if (program.low_copy) AddRefresh(&program);
+  UpdateWriter update(ops, request, &program);
+  if (narrow) RETURN_IF_ERROR(update.AddRefresh());
   const SectionMaker maker(ops, request, &program);
   if (trains) {
     program.stats = {"loss_sum", "count"};
     if (request.train.FindOutput("correct") >= 0) program.stats.push_back("correct");
     RETURN_IF_ERROR(maker.AddTrain());
-    RETURN_IF_ERROR(UpdateWriter(ops, request, &program).Run());
+    RETURN_IF_ERROR(update.Run());
     RETURN_IF_ERROR(Annotate(maker.AddEvaluate(), "evaluation"));
   }
   if (request.predict.has_value()) {

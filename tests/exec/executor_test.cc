@@ -160,6 +160,10 @@ TEST_F(ExecutorTest, Resume_WithOtherNumerics_IsRefusedWithBoth) {
   ASSERT_FALSE(result.ok());
   EXPECT_EQ(result.status().code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_NE(result.status().message().find(R"({"instructionSet":"x"})"), absl::string_view::npos);
+  other.any_numerics = true;
+  const auto fast = Run(other);
+  ASSERT_TRUE(fast.ok()) << fast.status();
+  EXPECT_EQ(fast->steps, 6);
 }
 
 TEST_F(ExecutorTest, Resume_OfAnotherModel_NamesTheTensor) {

@@ -62,7 +62,7 @@ StatusOr<Outcome> Train(const GptPlanSpec& spec, Device* device, int64_t steps) 
   ASSIGN_OR_RETURN(const std::unique_ptr<StepRunner> runner, StepRunner::Create(parts));
   RETURN_IF_ERROR(InitializeParameters(plan.program, kSeed, BuiltinKernels(), tiles.get(),
                                        runner->state().param()));
-  RETURN_IF_ERROR(runner->StoreState());
+  RETURN_IF_ERROR(runner->StoreState(0));
   Outcome outcome;
   int64_t submitted = 0;
   for (int64_t step = 0; step < steps; ++step) {

@@ -47,6 +47,36 @@ uint32_t WordOf(int64_t g, uint64_t key) {
   return block.word[g % 4];
 }
 
+TEST(LowCopy, OfUpdatedParameters_IsWhatTheUpdateLeft) {
+  constexpr int64_t kElements = 4099;
+  const TensorMeta flat{DType::kF32, {kElements}}, low{DType::kBF16, {kElements}};
+  const std::unique_ptr<TileRunner> tiles = MakeThreadPool(1);
+  const RunOptions options = {"", tiles.get(), {kSeed, kStepNumber, 0}};
+  for (const bool stochastic : {false, true}) {
+    const Attrs attrs = {{"stochastic", stochastic}, {"key", int64_t{9}}};
+    Doubles param, grad;
+    for (int64_t i = 0; i < kElements; ++i) {
+      param.push_back(std::sin(static_cast<double>(i)));
+      grad.push_back(std::cos(static_cast<double>(3 * i)));
+    }
+    std::vector<HostArray> inputs;
+    inputs.emplace_back(flat, param);
+    inputs.emplace_back(low, Doubles(kElements, 0));
+    inputs.emplace_back(flat, grad);
+    inputs.emplace_back(TensorMeta{DType::kF32, {}}, Doubles{7});
+    inputs.emplace_back(TensorMeta{DType::kF32, {}}, Doubles{0.25});
+    std::vector<ArrayRef> in;
+    for (HostArray& array : inputs) in.push_back(array.ref());
+    StatusOr<std::vector<HostArray>> updated =
+        RunKernel(*BuiltinOpSet().Find("sgd_mixed"), in, attrs, options);
+    ASSERT_TRUE(updated.ok()) << updated.status();
+    const StatusOr<std::vector<HostArray>> copied =
+        RunKernel(*BuiltinOpSet().Find("low_copy"), {updated->at(0).ref()}, attrs, options);
+    ASSERT_TRUE(copied.ok()) << copied.status();
+    EXPECT_EQ(copied->at(0).ToDoubles(), updated->at(1).ToDoubles());
+  }
+}
+
 TEST(Uniform, AnyElement_IsThePhiloxWord) {
   const Doubles u = Draw("uniform", {3, 67}, kUnit, 5);
   for (int64_t i = 0; i < 3 * 67; ++i) {

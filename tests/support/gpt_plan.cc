@@ -30,6 +30,8 @@ StatusOr<Plan> MakeModelPlan(const GptPlanSpec& spec, const GraphAtRows& model) 
   ASSIGN_OR_RETURN(request.train, model(plan.eval_batch));
   request.evaluate = request.train;
   request.optimizer = spec.optimizer;
+  request.precision = plan.precision = spec.precision;
+  request.stochastic_rounding = spec.stochastic_rounding;
   ASSIGN_OR_RETURN(plan.program, MakeProgram(BuiltinOpSet(), request));
   return plan;
 }

@@ -23,6 +23,8 @@ struct GptPlanSpec {
   int32_t lanes = 1;
   int32_t ranks = 1;
   ReduceMode reduce = ReduceMode::kOrdered;
+  ComputePrecision precision = ComputePrecision::kFp32;
+  bool stochastic_rounding = false;
 };
 
 StatusOr<Plan> MakeGptPlan(const GptPlanSpec& spec);

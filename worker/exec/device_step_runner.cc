@@ -86,7 +86,7 @@ class DeviceStepRunner final : public StepRunner {
   StatusOr<StepResult> Confirm() override;
   StatusOr<EvalSums> Evaluate() override;
   Status FetchState() override { return state_.Fetch(stream_.get()); }
-  Status StoreState() override;
+  Status StoreState(int64_t next_step) override;
 
  private:
   Status Check(int error, const char* doing) const {
@@ -164,9 +164,13 @@ Status DeviceStepRunner::Allocate() {
   return absl::OkStatus();
 }
 
-Status DeviceStepRunner::StoreState() {
+Status DeviceStepRunner::StoreState(int64_t next_step) {
   RETURN_IF_ERROR(state_.Store(stream_.get()));
-  return sections_.refresh.Run(memory_.Bases(0, RankMemory::Slots::kTrain), launcher_, {});
+  const int64_t before = next_step - 1;
+  RETURN_IF_ERROR(device_.Copy(memory_.step(), &before, sizeof(before), stream_.get()));
+  RETURN_IF_ERROR(device_.Synchronize(stream_.get()));
+  return sections_.refresh.Run(memory_.Bases(0, RankMemory::Slots::kTrain), launcher_,
+                               {parts_.seed, 0, 0});
 }
 
 Status DeviceStepRunner::AddBuffers(int into, int from) {

@@ -38,6 +38,7 @@ struct ExecSpec {
   std::string spec_json;  // the job spec, kept in checkpoints
   std::string
       numerics_json;  // the plan's numerics section, kept in checkpoints and compared on resume
+  bool any_numerics = false;  // a checkpoint of other numerics will do (`determinism: fast`)
   Plan plan;
   int64_t steps = 0;
   uint64_t seed = 0;

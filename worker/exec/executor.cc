@@ -180,7 +180,7 @@ StatusOr<Executor::Prepared> Executor::Prepare(const Group& group) {
     for (const std::string& s : skipped) LOG_WARN("checkpoint skipped reason=\"{}\"", s);
     if (newest.ok()) {
       ASSIGN_OR_RETURN(losses_, RestoreState(*newest, spec_, &runner_->state()));
-      RETURN_IF_ERROR(runner_->StoreState());
+      RETURN_IF_ERROR(runner_->StoreState(newest->manifest.step));
       last_checkpoint_ = newest->path;
       prepared.start_step = newest->manifest.step;
       LOG_INFO("resumed step={} from={}", prepared.start_step, newest->path);
@@ -190,7 +190,7 @@ StatusOr<Executor::Prepared> Executor::Prepare(const Group& group) {
   }
   RETURN_IF_ERROR(InitializeParameters(spec_.plan.program, spec_.seed, BuiltinKernels(),
                                        tiles_.get(), runner_->state().param()));
-  RETURN_IF_ERROR(runner_->StoreState());
+  RETURN_IF_ERROR(runner_->StoreState(0));
   return prepared;
 }
 

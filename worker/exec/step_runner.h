@@ -63,9 +63,11 @@ class StepRunner {
   virtual StatusOr<EvalSums> Evaluate() = 0;
 
   // Training state on the host: FetchState before it is read, StoreState after it was written.
+  // `next_step` is the first that will run: a bf16 copy of the parameters is what the update before
+  // it left.
   HostState& state() { return state_; }
   virtual Status FetchState() { return absl::OkStatus(); }
-  virtual Status StoreState() { return absl::OkStatus(); }
+  virtual Status StoreState(int64_t /*next_step*/) { return absl::OkStatus(); }
 
   const RankMemory& memory() const { return memory_; }
 

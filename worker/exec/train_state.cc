@@ -76,10 +76,12 @@ Status RestoreParameters(const ckpt::CheckpointInfo& info, const Program& progra
 StatusOr<std::vector<float>> RestoreState(const ckpt::CheckpointInfo& info, const ExecSpec& spec,
                                           HostState* host) {
   const Program& program = spec.plan.program;
-  if (info.manifest.numerics_json != spec.numerics_json) {
-    return FailedPrecondition(info.path, " was made with numerics ", info.manifest.numerics_json,
-                              "; this plan has ", spec.numerics_json,
-                              "; set instruction_set to the checkpoint's, or start anew");
+  if (!spec.any_numerics && info.manifest.numerics_json != spec.numerics_json) {
+    return FailedPrecondition(
+        info.path, " was made with numerics ", info.manifest.numerics_json, "; this plan has ",
+        spec.numerics_json,
+        "; go on with the checkpoint's device, instruction_set and libraries, "
+        "start anew, or set determinism: fast");
   }
   if (info.manifest.step > spec.steps) {
     return FailedPrecondition(info.path, " has ", info.manifest.step, " steps, train.steps is ",

@@ -118,6 +118,7 @@ StatusOr<ExecSpec> SpecFromProto(const v1::MemberSpec& proto) {
     return InvalidArgument("member.rank: ", spec.rank, " does not fit a plan of ", spec.plan.ranks,
                            " ranks and ", spec.plan.shares.size(), " shares");
   }
+  spec.any_numerics = job.determinism() == v1::DETERMINISM_FAST;
   spec.steps = job.train().steps();
   spec.seed = job.train().seed();
   spec.checkpoint.path = proto.checkpoint_path();

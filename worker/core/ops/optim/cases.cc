@@ -131,6 +131,15 @@ std::vector<int64_t> ManyRanges() {
   return ranges;
 }
 
+OpCase LowCopy(const char* name, int64_t n, bool stochastic) {
+  return {.op = "low_copy",
+          .name = name,
+          .inputs = {F32({n})},
+          .attrs = {{"stochastic", stochastic}, {"key", int64_t{11}}},
+          .relative = stochastic ? 1.0 / 120 : 1.0 / 250,
+          .reference = [](const RefArgs& r) { return std::vector<Doubles>{r.in[0]}; }};
+}
+
 OpCase GradNorm(const char* name, int64_t n) {
   return {.op = "grad_norm",
           .name = name,
@@ -162,6 +171,9 @@ OpCases OptimCases() {
             false),
       Adamw("many_ranges", 9001, 3, {{"weight_decay", 0.1}, {"decay_ranges", ManyRanges()}}, false),
       Adamw("clipped", 37, 3, {{"clip_norm", 1.0}}, true),
+      LowCopy("nearest", 4201, false),
+      LowCopy("stochastic", 4203, true),
+      LowCopy("empty", 0, false),
       Mixed(Sgd("clipped", 4201, {{"clip_norm", 1.0}}, true), false),
       Mixed(Sgd("plain", 37, {}, false), true),
       Mixed(

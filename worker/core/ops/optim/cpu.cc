@@ -197,6 +197,20 @@ void StoreLow(const Narrowing& n, const StepState& step, const float* param, uin
   }
 }
 
+Bound BindLowCopy(const std::string&, const BindArgs& args) {
+  return {std::make_shared<Narrowing>(NarrowingOf(*args.attrs)), 0, ""};
+}
+
+int LaunchLowCopy(const void* state, const KernelArgs& args) {
+  const auto& narrowing = *static_cast<const Narrowing*>(state);
+  const int64_t n = args.in[0].elements();
+  args.tiles->For(Chunks(n), [&](int64_t tile, int) {
+    StoreLow(narrowing, args.step, args.in[0].as<const float>(), args.out[0].as<uint16_t>(),
+             tile * kChunk, std::min(n, (tile + 1) * kChunk));
+  });
+  return 0;
+}
+
 struct SgdState {
   double clip_norm = 0;
   float clamp = 0;
@@ -315,6 +329,7 @@ void RegisterOptimCpu(KernelTable* table) {
   table->Add("grad_norm", DeviceKind::kCpu, {nullptr, BindGradNorm, LaunchGradNorm});
   table->Add("sgd", DeviceKind::kCpu, {nullptr, BindSgd, LaunchSgd<false>});
   table->Add("adamw", DeviceKind::kCpu, {nullptr, BindAdamw, LaunchAdamw<false>});
+  table->Add("low_copy", DeviceKind::kCpu, {nullptr, BindLowCopy, LaunchLowCopy, true});
   table->Add("sgd_mixed", DeviceKind::kCpu, {nullptr, BindSgd, LaunchSgd<true>, true});
   table->Add("adamw_mixed", DeviceKind::kCpu, {nullptr, BindAdamw, LaunchAdamw<true>, true});
 }

@@ -276,6 +276,18 @@ __device__ __forceinline__ void StoreLowFour(bf16* low, int64_t i, const PhiloxB
   *reinterpret_cast<uint2*>(low + i) = make_uint2(bits[0] | bits[1] << 16, bits[2] | bits[3] << 16);
 }
 
+template <Low kLow>
+__device__ __forceinline__ void StoreLowOne(bf16* low, int64_t i, const PhiloxBlock& stream,
+                                            float value) {
+  uint32_t word = 0;
+  if constexpr (kLow == Low::kStochastic) {
+    const PhiloxBlock words = RoundingWords(stream, i / 4);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) word = i % 4 == k ? words.word[k] : word;
+  }
+  reinterpret_cast<uint16_t*>(low)[i] = static_cast<uint16_t>(NarrowBits<kLow>(value, word));
+}
+
 // Element i alone.
 template <class Rule, Low kLow, int kMost>
 __device__ __forceinline__ void UpdateOne(const Rule& rule, const typename Rule::Step& step,
@@ -293,15 +305,7 @@ __device__ __forceinline__ void UpdateOne(const Rule& rule, const typename Rule:
     a.state0[i] = m;
     a.state1[i] = v;
   }
-  if constexpr (kLow != Low::kNone) {
-    uint32_t word = 0;
-    if constexpr (kLow == Low::kStochastic) {
-      const PhiloxBlock words = RoundingWords(stream, i / 4);
-#pragma unroll
-      for (int k = 0; k < 4; ++k) word = i % 4 == k ? words.word[k] : word;
-    }
-    reinterpret_cast<uint16_t*>(a.low)[i] = static_cast<uint16_t>(NarrowBits<kLow>(p, word));
-  }
+  if constexpr (kLow != Low::kNone) StoreLowOne<kLow>(a.low, i, stream, p);
 }
 
 constexpr int kFours = 2;  // of each thread and array, all read at once
@@ -503,6 +507,31 @@ int LaunchAdamw(const void* state, const KernelArgs& args) {
   return LaunchRule<Adamw, kLow>(s, a, args);
 }
 
+// Runs where parameters came from elsewhere, so once in a run: an element a thread will do.
+template <Low kLow>
+__global__ void LowCopyKernel(const float* param, bf16* low, int64_t n, uint64_t seed, uint64_t key,
+                              cuda::StepNumber step) {
+  PhiloxBlock stream = {};
+  if constexpr (kLow == Low::kStochastic) stream = RoundingStream(seed, key, step.get());
+  const int64_t stride = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t i = static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x; i < n;
+       i += stride) {
+    StoreLowOne<kLow>(low, i, stream, param[i]);
+  }
+}
+
+int LaunchLowCopy(const void* state, const KernelArgs& args) {
+  const auto& s = *static_cast<const UpdateState*>(state);
+  const int64_t n = args.in[0].elements();
+  if (n == 0) return 0;
+  const auto kernel = s.stochastic ? LowCopyKernel<Low::kStochastic> : LowCopyKernel<Low::kNearest>;
+  const int64_t blocks = std::min<int64_t>(CeilDiv(n, int64_t{kThreads}), 132 * 8);
+  kernel<<<static_cast<unsigned>(blocks), kThreads, 0, StreamOf(args)>>>(
+      args.in[0].as<const float>(), args.out[0].as<bf16>(), n, args.step.seed, s.key,
+      cuda::StepOf(args));
+  return cuda::LaunchError();
+}
+
 }  // namespace
 
 void RegisterOptimCuda(KernelTable* table) {
@@ -511,6 +540,7 @@ void RegisterOptimCuda(KernelTable* table) {
   table->Add("grad_norm", kCuda, {nullptr, BindGradNorm, LaunchGradNorm});
   table->Add("sgd", kCuda, {nullptr, BindUpdate, LaunchSgd<false>});
   table->Add("adamw", kCuda, {nullptr, BindUpdate, LaunchAdamw<false>});
+  table->Add("low_copy", kCuda, {nullptr, BindUpdate, LaunchLowCopy, true});
   table->Add("sgd_mixed", kCuda, {nullptr, BindUpdate, LaunchSgd<true>, true});
   table->Add("adamw_mixed", kCuda, {nullptr, BindUpdate, LaunchAdamw<true>, true});
 }

@@ -85,16 +85,24 @@ StatusOr<std::vector<TensorMeta>> InferAdamw(const InferArgs& args) {
   return std::vector<TensorMeta>(args.in.begin(), args.in.begin() + kM + 2);
 }
 
+const AttrDef kStochastic = {"stochastic", AttrType::kBool, false,
+                             "low is rounded up with the probability of what is cut off, by a draw "
+                             "at (seed, step, key, element)"};
+const AttrDef kKey = {"key", AttrType::kInt, false, "which stream of random numbers"};
+
+StatusOr<std::vector<TensorMeta>> InferLowCopy(const InferArgs& args) {
+  RETURN_IF_ERROR(ExpectFlat(args.in[0], "param"));
+  return std::vector<TensorMeta>{{DType::kBF16, args.in[0].shape}};
+}
+
 // `op` that also keeps a bf16 copy of the parameters.
 OpDef Mixed(OpDef op, InferFn infer) {
   op.name += "_mixed";
   op.doc += "; low becomes the result in bf16";
   op.inputs.insert(op.inputs.begin() + 1, "low");
   op.outputs.insert(op.outputs.begin() + 1, "low");
-  op.attrs.push_back({"stochastic", AttrType::kBool, false,
-                      "low is rounded up with the probability of what is cut off, by a draw at "
-                      "(seed, step, key, element)"});
-  op.attrs.push_back({"key", AttrType::kInt, false, "which stream of random numbers"});
+  op.attrs.push_back(kStochastic);
+  op.attrs.push_back(kKey);
   op.infer = std::move(infer);
   op.random = true;
   ++op.alias_count;
@@ -156,6 +164,14 @@ void AddOptimOps(OpSet* set) {
       .flops = [](const CostArgs& a) { return 14 * a.in[0].elements(); },
       .alias = Alias::kInPlace,
       .alias_count = 3};
+  set->Add({.name = "low_copy",
+            .doc = "param in bf16, as a mixed optimizer of the same step and key leaves it",
+            .inputs = {"param"},
+            .outputs = {"low"},
+            .attrs = {kStochastic, kKey},
+            .infer = InferLowCopy,
+            .differentiable = false,
+            .random = true});
   set->Add(Mixed(sgd, InferSgd<true>));
   set->Add(Mixed(adamw, InferAdamw<true>));
   set->Add(std::move(sgd));
