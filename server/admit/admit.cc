@@ -92,6 +92,9 @@ class Admission {
       problems_.Add("ranks.max", "is ", spec_.ranks().max(), ", a sampling job runs on 1 rank");
     }
     if (spec_.lanes() > 1) problems_.Add("lanes", "is ", spec_.lanes(), ", a sampling job has 1");
+    if (spec_.device() == "cuda") {
+      problems_.Add("device", "is cuda, a sampling job runs on the CPU; leave it out");
+    }
     CheckPath("sample.checkpoint", sample->checkpoint());
     if (sample->prompt().empty()) sample->set_prompt("\n");
     if (sample->tokens() == 0) sample->set_tokens(200);

@@ -190,6 +190,8 @@ TEST(Admit, WrongFields_AreNamed) {
          s->clear_train();
          s->mutable_sample()->set_checkpoint("x");
        }},
+      {"device: is cuda, a sampling job runs on the CPU",
+       [](v1::JobSpec* s) { s->mutable_sample()->set_checkpoint("x"), s->set_device("cuda"); }},
       {"sample.checkpoint: is missing", [](v1::JobSpec* s) { s->mutable_sample(); }},
   };
   for (const Row& row : rows) {

@@ -96,11 +96,13 @@ const WorkerOffer* WithoutGpu(const std::vector<WorkerOffer>& workers) {
   return nullptr;
 }
 
-// Where the job runs: where it asks to, or on GPUs where all workers have them.
+// Where the job runs: where it asks to, or on GPUs where all workers have them. Sampling is the
+// CPU's.
 StatusOr<DeviceKind> ChooseDevice(const v1::JobSpec& spec,
                                   const std::vector<WorkerOffer>& workers) {
   ASSIGN_OR_RETURN(const ComputePrecision precision, wire::FromProto(spec.train().precision()));
   const bool narrow = precision != ComputePrecision::kFp32;
+  if (spec.has_sample()) return DeviceKind::kCpu;
   const WorkerOffer* bare = WithoutGpu(workers);
   // An instruction set is a CPU's, so to name one is to ask for the CPU.
   const bool asks_cpu =

@@ -292,9 +292,10 @@ TEST(MakePlan, SamplingJob_OnlyPredicts) {
   spec.clear_train();
   spec.clear_data();
   spec.mutable_sample()->set_checkpoint("somewhere");
-  const StatusOr<Plan> plan = PlanOf(spec, {Worker("a", 4)});
+  const StatusOr<Plan> plan = PlanOf(spec, {GpuWorker("a", 4)});
   ASSERT_TRUE(plan.ok()) << plan.status();
   EXPECT_EQ(plan->ranks, 1);
+  EXPECT_EQ(plan->numerics.device, "cpu");
   EXPECT_TRUE(plan->program.train.calls.empty());
   EXPECT_TRUE(plan->program.states.empty());
   EXPECT_EQ(plan->program.logits.meta.shape, (Shape{1, 64, 36}));

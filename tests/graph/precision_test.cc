@@ -20,6 +20,7 @@
 #include "fabric/graph/validate.h"
 #include "fabric/mesh/partition.h"
 #include "fabric/models/gpt.h"
+#include "fabric/models/vit.h"
 #include "tests/ops/case_data.h"
 #include "tests/support/status_matchers.h"
 
@@ -405,6 +406,28 @@ TEST(MakeProgram, ViewsOfParameters_AreInTheLowCopyToo) {
   ASSERT_NE(y, program.evaluate.calls.end());
   EXPECT_EQ(y->in[1].space, Space::kLow);
   EXPECT_EQ(y->in[1].offset, (program.parameters[1].offset + 6) * 2);
+}
+
+TEST(MakeProgram, VisionTransformerInBf16_CastsItsPatchesOnly) {
+  VitSpec spec;
+  spec.layers = 2, spec.heads = 2, spec.dim = 16, spec.image = 8, spec.classes = 10;
+  spec.class_tokens = 3;
+  spec.feed.mean = {4914, 4822, 4465}, spec.feed.deviation = {2470, 2435, 2616};
+  for (const VitSpec::Norm norm : {VitSpec::Norm::kLayer, VitSpec::Norm::kRms}) {
+    spec.norm = norm;
+    PartitionRequest request;
+    ASSERT_OK_AND_ASSIGN(request.train, BuildVit(spec, 4, GraphMode::kTrain));
+    ASSERT_OK_AND_ASSIGN(request.evaluate, BuildVit(spec, 4, GraphMode::kEvaluate));
+    request.precision = ComputePrecision::kBf16;
+    ASSERT_OK_AND_ASSIGN(const Program program, MakeProgram(BuiltinOpSet(), request));
+    ASSERT_OK(ValidateProgram(BuiltinOpSet(), program));
+    std::set<std::string> casts;
+    for (const Call& call : program.evaluate.calls) {
+      if (call.op == "cast") casts.insert(call.node);
+    }
+    // The mean over class tokens is a sum, so f32, and the norm after it takes bf16.
+    EXPECT_EQ(casts, (std::set<std::string>{"patches.bf16", "pool.mean.bf16"}));
+  }
 }
 
 TEST(MakeProgram, Tf32_MarksProducts) {
