@@ -21,7 +21,7 @@ for target in "$@"; do
   install -m 755 "$program" "$folder/"
   # glibc comes with every machine, and must match its own loader.
   ldd "$program" | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' |
-    { grep -vE '/(libc|libm|libdl|librt|libpthread|ld-linux[^/]*|libcublas[^/]*|libcudnn[^/]*|libnccl|libcuda[^/]*)\.so' || true; } |
+    { grep -vE '/(libc|libm|libdl|librt|libpthread|ld-linux[^/]*|libcublas[^/]*|libcudnn[^/]*|libnccl|libnvrtc[^/]*|libcuda[^/]*)\.so' || true; } |
     xargs -r -I{} install -m 644 {} "$folder/lib/"
 done
 # A library does not inherit the program's search path, hence the variable.

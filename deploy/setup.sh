@@ -1,6 +1,7 @@
 #!/bin/bash
-# Makes this Debian machine able to build Weft: packages, and a build cache for
-# this user. Safe to run again; a second run only checks.
+# Makes this Debian machine able to build Weft: packages, a build cache for this
+# user and, where CUDA is, headers that come in a wheel. Safe to run again; a
+# second run only checks.
 set -euo pipefail
 
 PACKAGES=(
@@ -72,12 +73,39 @@ build --disk_cache=$cache"
   say "build cache is $cache (wrote user.bazelrc)"
 }
 
+# cuDNN's C++ interface is headers in a Python wheel. Attention does without them where they cannot
+# be had.
+fetch_cudnn_frontend() {
+  local version=1.32.0 # as in WORKSPACE
+  local target="${XDG_CACHE_HOME:-${HOME:?}/.cache}/weft/cudnn-frontend-$version"
+  if [[ -f "$target/include/cudnn_frontend.h" ]]; then
+    say "cuDNN's C++ interface is $target"
+    return
+  fi
+  local folder
+  folder="$(mktemp -d)"
+  # Its headers are the same for every Python and machine: any wheel does.
+  if python3 -m pip download --quiet --no-deps --only-binary=:all: --python-version 3.11 \
+      --platform manylinux_2_28_x86_64 --dest "$folder" \
+      "nvidia-cudnn-frontend==$version" >/dev/null 2>&1 &&
+    python3 -m zipfile -e "$folder"/*.whl "$folder/wheel" &&
+    [[ -f "$folder/wheel/include/cudnn_frontend.h" ]]; then
+    mkdir -p "$target"
+    cp -r "$folder/wheel/include" "$target/"
+    say "took cuDNN's C++ interface $version from its wheel to $target"
+  else
+    say "cuDNN's C++ interface could not be downloaded; attention uses its own kernels only"
+  fi
+  rm -rf "$folder"
+}
+
 command -v apt-get >/dev/null || die "needs a Debian system (no apt-get here)"
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 install_packages
 write_user_bazelrc "$root"
 if [[ -x /usr/local/cuda/bin/nvcc ]] || command -v nvcc >/dev/null; then
   say "CUDA toolkit found; kernels for sm_90a are built"
+  fetch_cudnn_frontend
 else
   say "no CUDA toolkit; building for CPU only"
 fi

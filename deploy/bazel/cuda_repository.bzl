@@ -8,6 +8,7 @@ _LINKS = {
     "cublaslt": ["-lcublasLt"],
     "cudnn": ["-lcudnn"],
     "nccl": ["-lnccl"],
+    "nvrtc": ["-lnvrtc"],
 }
 
 def _find_home(ctx):

@@ -1,14 +1,17 @@
 // Attention and rotary embedding on CUDA: which way is taken, by dtype and shape. In the order of
 // preference:
 //   whole:    bf16, a head in shared memory (whole_heads.cu);
+//   cudnn:    bf16 without rotation, long contexts (cudnn_attention.h);
 //   streamed: tiles that go by, on tensor cores (streamed_heads.cuh);
 //   general:  any width (general.cu).
+#include <algorithm>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "worker/core/dispatch/kernel_table.h"
+#include "worker/core/ops/attention/cudnn_attention.h"
 #include "worker/core/ops/attention/paths.h"
 #include "worker/core/ops/cuda_kernel.cuh"
 #include "worker/core/ops/families.h"
@@ -17,13 +20,11 @@ namespace weft {
 namespace {
 
 using attention::AttentionCall;
+using attention::CudnnAttention;
 using cuda::StreamOf;
 
-constexpr const char* kWhole = "whole";
-constexpr const char* kStreamed = "streamed";
-constexpr const char* kGeneral = "general";
-
-enum class Way { kWhole, kStreamed, kGeneral };
+enum class Way { kWhole, kCudnn, kStreamed, kGeneral };
+constexpr const char* kNames[] = {"whole", "cudnn", "streamed", "general"};
 
 struct AttentionState {
   AttentionCall call;
@@ -31,78 +32,118 @@ struct AttentionState {
   bool tf32 = false;
   bool inverse = false;  // the rotary op only
   Way way = Way::kGeneral;
-  int64_t delta_at = 0;  // into scratch
+  std::shared_ptr<const CudnnAttention> cudnn;  // that way's
+  int64_t delta_at = 0;                         // into scratch
 };
 
-// Index of qkv among the inputs.
-constexpr int kForwardQkv = 0, kBackwardQkv = 1;
+enum class Pass { kForward, kBackward };
 
-std::vector<std::string> CandidatesOf(const ArrayRef& qkv, const Attrs& attrs) {
-  const int64_t width = qkv.shape.dim(2) / (3 * attrs.GetInt("heads"));
-  std::vector<std::string> ways;
-  if (qkv.dtype == DType::kBF16 && attention::WholeHeadsFit(qkv.shape.dim(1), width)) {
-    ways.push_back(kWhole);
+template <Pass kPass>
+constexpr int kQkv = kPass == Pass::kForward ? 0 : 1;  // its number among the inputs
+
+// What shape and attributes say; no pointers.
+AttentionCall CallOf(const ArrayRef& qkv, const Attrs& attrs, double rotary_base) {
+  AttentionCall call;
+  call.items = qkv.shape.dim(0);
+  call.time = static_cast<int>(qkv.shape.dim(1));
+  call.heads = static_cast<int>(attrs.GetInt("heads"));
+  call.width = static_cast<int>(qkv.shape.dim(2) / (3 * attrs.GetInt("heads")));
+  call.causal = attrs.GetBool("causal");
+  call.rotary_base = rotary_base;
+  return call;
+}
+
+bool CudnnFits(const AttentionCall& call, DType dtype) {
+  return dtype == DType::kBF16 && call.rotary_base == 0 && call.rows() > 0 && call.time >= 256 &&
+         call.time % 64 == 0 && (call.width == 64 || call.width == 128);
+}
+std::shared_ptr<const CudnnAttention> CudnnOf(const AttentionCall& call, Pass pass) {
+  return pass == Pass::kForward ? CudnnAttention::Forward(call) : CudnnAttention::Backward(call);
+}
+
+std::vector<Way> WaysOf(const AttentionCall& call, DType dtype, Pass pass) {
+  std::vector<Way> ways;
+  if (dtype == DType::kBF16 && attention::WholeHeadsFit(call.time, call.width)) {
+    ways.push_back(Way::kWhole);
   }
-  if (attention::StreamedHeadsFit(width)) ways.push_back(kStreamed);
-  ways.push_back(kGeneral);
+  if (CudnnFits(call, dtype) && CudnnOf(call, pass) != nullptr) ways.push_back(Way::kCudnn);
+  if (attention::StreamedHeadsFit(call.width)) ways.push_back(Way::kStreamed);
+  if (call.width <= attention::kMostWidth) ways.push_back(Way::kGeneral);
   return ways;
 }
 
-template <int kQkv>
-std::vector<std::string> Candidates(const BindArgs& args) {
-  return CandidatesOf(args.in[kQkv], *args.attrs);
+// Not empty: why there is none.
+std::string Refused(const ArrayRef& qkv, const Attrs& attrs) {
+  const int64_t heads = attrs.GetInt("heads"), width = qkv.shape.dim(2) / (3 * heads);
+  const int64_t time = qkv.shape.dim(1);
+  constexpr int64_t kMost = INT32_MAX;  // blocks, and positions of a head times its width
+  if (time > kMost / width || qkv.shape.dim(0) * heads > kMost / (time / 16 + 1)) {
+    return "too many heads in a batch, or too long a context";
+  }
+  return "";
 }
 
-// `base`: of the rotation; `backward`: whether delta is needed.
-Bound BindShape(const ArrayRef& qkv, const Attrs& attrs, double base, Way way, bool backward) {
+template <Pass kPass>
+std::vector<std::string> Candidates(const BindArgs& args) {
+  const ArrayRef& qkv = args.in[kQkv<kPass>];
+  if (!Refused(qkv, *args.attrs).empty()) return {"default"};
+  const AttentionCall call = CallOf(qkv, *args.attrs, args.attrs->GetFloat("rotary_base"));
+  std::vector<std::string> names;
+  for (const Way way : WaysOf(call, qkv.dtype, kPass)) {
+    names.push_back(kNames[static_cast<int>(way)]);
+  }
+  return names;
+}
+
+// Scratch of the general way, which every way falls back to where operands are not on 16 bytes.
+void AddScratch(AttentionState* s, bool delta, Bound* bound) {
+  if (s->call.rotary_base != 0) {
+    bound->scratch_bytes = attention::AnglesBytes(s->call.time, s->call.width);
+  }
+  s->delta_at = bound->scratch_bytes;
+  if (delta) bound->scratch_bytes += s->call.rows() * static_cast<int64_t>(sizeof(float));
+}
+
+template <Pass kPass>
+Bound BindAttention(const std::string& candidate, const BindArgs& args) {
+  const ArrayRef& qkv = args.in[kQkv<kPass>];
+  if (std::string why = Refused(qkv, *args.attrs); !why.empty()) return {.error = std::move(why)};
   auto s = std::make_shared<AttentionState>();
-  const Shape& shape = qkv.shape;
-  const int64_t heads = attrs.GetInt("heads"), width = shape.dim(2) / (3 * heads);
-  constexpr int64_t kMost = INT32_MAX;  // blocks, and positions of a head times its width
-  if (shape.dim(1) > kMost / width || shape.dim(0) * heads > kMost / (shape.dim(1) / 16 + 1)) {
-    return {.error = "too many heads in a batch, or too long a context"};
-  }
-  if (way == Way::kGeneral && width > attention::kMostWidth) {
-    return {.error = "heads wider than 256"};
-  }
-  s->call.items = shape.dim(0);
-  s->call.time = static_cast<int>(shape.dim(1));
-  s->call.heads = static_cast<int>(heads);
-  s->call.width = static_cast<int>(width);
-  s->call.causal = attrs.GetBool("causal");
-  s->call.rotary_base = base;
+  s->call = CallOf(qkv, *args.attrs, args.attrs->GetFloat("rotary_base"));
   s->dtype = qkv.dtype;
-  s->tf32 = attrs.GetBool("tf32");
-  s->inverse = attrs.GetBool("inverse");
-  s->way = way;
+  s->tf32 = args.attrs->GetBool("tf32");
+  const std::vector<Way> ways = WaysOf(s->call, s->dtype, kPass);
+  const auto way = std::find_if(ways.begin(), ways.end(), [&](Way known) {
+    return candidate == "default" || candidate == kNames[static_cast<int>(known)];
+  });
+  if (ways.empty()) return {.error = "heads wider than 256"};
+  if (way == ways.end()) return {.error = "no way '" + candidate + "' for these operands"};
+  s->way = *way;
   Bound bound;
-  // Every way has scratch for the general one, which takes over operands that are not on 16 bytes.
-  if (base != 0) bound.scratch_bytes = attention::AnglesBytes(shape.dim(1), width);
-  s->delta_at = bound.scratch_bytes;
-  if (backward) bound.scratch_bytes += s->call.rows() * static_cast<int64_t>(sizeof(float));
+  AddScratch(s.get(), kPass == Pass::kBackward, &bound);
+  if (s->way == Way::kCudnn) {
+    s->cudnn = CudnnOf(s->call, kPass);
+    bound.scratch_bytes = std::max(bound.scratch_bytes, s->cudnn->workspace_bytes());
+  }
   bound.state = std::move(s);
   return bound;
 }
 
-template <int kQkv>
-Bound BindAttention(const std::string& candidate, const BindArgs& args) {
-  const std::vector<std::string> ways = CandidatesOf(args.in[kQkv], *args.attrs);
-  const std::string& name = candidate == "default" ? ways[0] : candidate;
-  Way way = Way::kGeneral;
-  bool found = false;
-  for (const std::string& known : ways) found = found || known == name;
-  if (!found) return {.error = "no way '" + name + "' for these operands"};
-  if (name == kWhole) way = Way::kWhole;
-  if (name == kStreamed) way = Way::kStreamed;
-  return BindShape(args.in[kQkv], *args.attrs, args.attrs->GetFloat("rotary_base"), way,
-                   kQkv == kBackwardQkv);
-}
-
 Bound BindRotary(const std::string&, const BindArgs& args) {
-  return BindShape(args.in[0], *args.attrs, args.attrs->GetFloat("base"), Way::kGeneral, false);
+  if (std::string why = Refused(args.in[0], *args.attrs); !why.empty()) {
+    return {.error = std::move(why)};
+  }
+  auto s = std::make_shared<AttentionState>();
+  s->call = CallOf(args.in[0], *args.attrs, args.attrs->GetFloat("base"));
+  s->dtype = args.in[0].dtype;
+  s->inverse = args.attrs->GetBool("inverse");
+  Bound bound;
+  AddScratch(s.get(), false, &bound);
+  bound.state = std::move(s);
+  return bound;
 }
 
-AttentionCall CallOf(const AttentionState& s, const KernelArgs& args) {
+AttentionCall WithScratch(const AttentionState& s, const KernelArgs& args) {
   AttentionCall call = s.call;
   call.angles = static_cast<float2*>(args.scratch);
   call.delta = reinterpret_cast<float*>(static_cast<char*>(args.scratch) + s.delta_at);
@@ -121,7 +162,7 @@ Way WayFor(const AttentionState& s, const AttentionCall& call) {
 int LaunchAttention(const void* raw, const KernelArgs& args) {
   const auto& s = *static_cast<const AttentionState*>(raw);
   if (s.call.rows() == 0) return 0;
-  AttentionCall call = CallOf(s, args);
+  AttentionCall call = WithScratch(s, args);
   call.qkv = args.in[0].data;
   call.y = args.out[0].data;
   call.lse = args.out[1].as<float>();
@@ -129,6 +170,8 @@ int LaunchAttention(const void* raw, const KernelArgs& args) {
   switch (WayFor(s, call)) {
     case Way::kWhole:
       return attention::WholeHeadsForward(call, stream);
+    case Way::kCudnn:
+      return s.cudnn->Launch(call, args.scratch, stream);
     case Way::kStreamed:
       if (s.dtype == DType::kBF16) return attention::StreamedBf16Forward(call, stream);
       return s.tf32 ? attention::StreamedTf32Forward(call, stream)
@@ -142,7 +185,7 @@ int LaunchAttention(const void* raw, const KernelArgs& args) {
 int LaunchAttentionGrad(const void* raw, const KernelArgs& args) {
   const auto& s = *static_cast<const AttentionState*>(raw);
   if (s.call.rows() == 0) return 0;
-  AttentionCall call = CallOf(s, args);
+  AttentionCall call = WithScratch(s, args);
   call.dy = args.in[0].data;
   call.qkv = args.in[1].data;
   call.y = args.in[2].data;
@@ -152,6 +195,8 @@ int LaunchAttentionGrad(const void* raw, const KernelArgs& args) {
   switch (WayFor(s, call)) {
     case Way::kWhole:
       return attention::WholeHeadsBackward(call, stream);
+    case Way::kCudnn:
+      return s.cudnn->Launch(call, args.scratch, stream);
     case Way::kStreamed:
       if (s.dtype == DType::kBF16) return attention::StreamedBf16Backward(call, stream);
       return s.tf32 ? attention::StreamedTf32Backward(call, stream)
@@ -165,7 +210,7 @@ int LaunchAttentionGrad(const void* raw, const KernelArgs& args) {
 int LaunchRotary(const void* raw, const KernelArgs& args) {
   const auto& s = *static_cast<const AttentionState*>(raw);
   if (args.out[0].elements() == 0) return 0;
-  AttentionCall call = CallOf(s, args);
+  AttentionCall call = WithScratch(s, args);
   call.qkv = args.in[0].data;
   call.y = args.out[0].data;
   return attention::Rotate(call, s.inverse, s.dtype, StreamOf(args));
@@ -177,9 +222,10 @@ void RegisterAttentionCuda(KernelTable* table) {
   constexpr DeviceKind kCuda = DeviceKind::kCuda;
   table->Add("rotary", kCuda, {nullptr, BindRotary, LaunchRotary, true});
   table->Add("attention", kCuda,
-             {Candidates<kForwardQkv>, BindAttention<kForwardQkv>, LaunchAttention, true});
-  table->Add("attention_grad", kCuda,
-             {Candidates<kBackwardQkv>, BindAttention<kBackwardQkv>, LaunchAttentionGrad, true});
+             {Candidates<Pass::kForward>, BindAttention<Pass::kForward>, LaunchAttention, true});
+  table->Add(
+      "attention_grad", kCuda,
+      {Candidates<Pass::kBackward>, BindAttention<Pass::kBackward>, LaunchAttentionGrad, true});
 }
 
 }  // namespace weft
