@@ -33,7 +33,6 @@ struct AttentionState {
   bool inverse = false;  // the rotary op only
   Way way = Way::kGeneral;
   std::shared_ptr<const CudnnAttention> cudnn;  // that way's
-  int64_t delta_at = 0;                         // into scratch
 };
 
 enum class Pass { kForward, kBackward };
@@ -95,15 +94,6 @@ std::vector<std::string> Candidates(const BindArgs& args) {
   return names;
 }
 
-// Scratch of the general way, which every way falls back to where operands are not on 16 bytes.
-void AddScratch(AttentionState* s, bool delta, Bound* bound) {
-  if (s->call.rotary_base != 0) {
-    bound->scratch_bytes = attention::AnglesBytes(s->call.time, s->call.width);
-  }
-  s->delta_at = bound->scratch_bytes;
-  if (delta) bound->scratch_bytes += s->call.rows() * static_cast<int64_t>(sizeof(float));
-}
-
 template <Pass kPass>
 Bound BindAttention(const std::string& candidate, const BindArgs& args) {
   const ArrayRef& qkv = args.in[kQkv<kPass>];
@@ -120,11 +110,16 @@ Bound BindAttention(const std::string& candidate, const BindArgs& args) {
   if (way == ways.end()) return {.error = "no way '" + candidate + "' for these operands"};
   s->way = *way;
   Bound bound;
-  AddScratch(s.get(), kPass == Pass::kBackward, &bound);
+  constexpr bool kIsBackward = kPass == Pass::kBackward;
+  int64_t bytes = 0;
   if (s->way == Way::kCudnn) {
     s->cudnn = CudnnOf(s->call, kPass);
-    bound.scratch_bytes = std::max(bound.scratch_bytes, s->cudnn->workspace_bytes());
+    bytes = s->cudnn->workspace_bytes();
+  } else if (s->way == Way::kStreamed) {
+    bytes = attention::StreamedScratch(s->call, s->dtype, kIsBackward);
   }
+  // Every way falls back to the general one where operands are not on 16 bytes.
+  bound.scratch_bytes = std::max(bytes, attention::GeneralScratch(s->call, kIsBackward));
   bound.state = std::move(s);
   return bound;
 }
@@ -138,16 +133,9 @@ Bound BindRotary(const std::string&, const BindArgs& args) {
   s->dtype = args.in[0].dtype;
   s->inverse = args.attrs->GetBool("inverse");
   Bound bound;
-  AddScratch(s.get(), false, &bound);
+  bound.scratch_bytes = attention::GeneralScratch(s->call, false);
   bound.state = std::move(s);
   return bound;
-}
-
-AttentionCall WithScratch(const AttentionState& s, const KernelArgs& args) {
-  AttentionCall call = s.call;
-  call.angles = static_cast<float2*>(args.scratch);
-  call.delta = reinterpret_cast<float*>(static_cast<char*>(args.scratch) + s.delta_at);
-  return call;
 }
 
 // The way that was chosen, if operands are where it wants them.
@@ -162,7 +150,8 @@ Way WayFor(const AttentionState& s, const AttentionCall& call) {
 int LaunchAttention(const void* raw, const KernelArgs& args) {
   const auto& s = *static_cast<const AttentionState*>(raw);
   if (s.call.rows() == 0) return 0;
-  AttentionCall call = WithScratch(s, args);
+  AttentionCall call = s.call;
+  call.scratch = args.scratch;
   call.qkv = args.in[0].data;
   call.y = args.out[0].data;
   call.lse = args.out[1].as<float>();
@@ -185,7 +174,8 @@ int LaunchAttention(const void* raw, const KernelArgs& args) {
 int LaunchAttentionGrad(const void* raw, const KernelArgs& args) {
   const auto& s = *static_cast<const AttentionState*>(raw);
   if (s.call.rows() == 0) return 0;
-  AttentionCall call = WithScratch(s, args);
+  AttentionCall call = s.call;
+  call.scratch = args.scratch;
   call.dy = args.in[0].data;
   call.qkv = args.in[1].data;
   call.y = args.in[2].data;
@@ -210,7 +200,8 @@ int LaunchAttentionGrad(const void* raw, const KernelArgs& args) {
 int LaunchRotary(const void* raw, const KernelArgs& args) {
   const auto& s = *static_cast<const AttentionState*>(raw);
   if (args.out[0].elements() == 0) return 0;
-  AttentionCall call = WithScratch(s, args);
+  AttentionCall call = s.call;
+  call.scratch = args.scratch;
   call.qkv = args.in[0].data;
   call.y = args.out[0].data;
   return attention::Rotate(call, s.inverse, s.dtype, StreamOf(args));

@@ -312,15 +312,22 @@ __global__ void __launch_bounds__(kThreads)
 
 unsigned Blocks(int64_t items, int64_t each) { return static_cast<unsigned>(CeilDiv(items, each)); }
 
+int64_t AnglesBytes(const AttentionCall& call) {
+  if (call.rotary_base == 0) return 0;
+  const int64_t angles = int64_t{call.time} * (call.width / 2);
+  return CeilDiv(angles * static_cast<int64_t>(sizeof(float2)), 256) * 256;
+}
+
 // The geometry, with the table of angles made.
 GeneralHeads Prepare(const AttentionCall& call, cudaStream_t stream) {
   GeneralHeads h = {call.time, call.heads, call.width, call.causal, 0, nullptr};
   h.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(call.width)));
   const int64_t angles = int64_t{call.time} * (call.width / 2);
   if (call.rotary_base == 0 || angles == 0) return h;
-  RotationKernel<<<Blocks(angles, kThreads), kThreads, 0, stream>>>(call.angles, call.time,
-                                                                    call.width, call.rotary_base);
-  h.rotation = call.angles;
+  auto* const table = static_cast<float2*>(call.scratch);
+  RotationKernel<<<Blocks(angles, kThreads), kThreads, 0, stream>>>(table, call.time, call.width,
+                                                                    call.rotary_base);
+  h.rotation = table;
   return h;
 }
 
@@ -366,8 +373,10 @@ int Backward(const AttentionCall& call, cudaStream_t stream) {
   const auto* const dy = static_cast<const T*>(call.dy);
   const auto* const qkv = static_cast<const T*>(call.qkv);
   auto* const dqkv = static_cast<T*>(call.dqkv);
+  auto* const delta =
+      reinterpret_cast<float*>(static_cast<char*>(call.scratch) + AnglesBytes(call));
   DeltaKernel<T><<<Blocks(call.rows(), kWarps), kThreads, 0, stream>>>(
-      h, dy, static_cast<const T*>(call.y), call.delta, call.rows());
+      h, dy, static_cast<const T*>(call.y), delta, call.rows());
   const int64_t shared = SharedBytes(h.width);
   return WithColumns(h.width, [&](auto columns) {
     const auto keys = BackwardKernel<T, columns.value, true>;
@@ -375,8 +384,8 @@ int Backward(const AttentionCall& call, cudaStream_t stream) {
     Allow(keys, shared);
     Allow(queries, shared);
     const auto bytes = static_cast<size_t>(shared);
-    keys<<<GridOf(call), kThreads, bytes, stream>>>(h, dy, qkv, call.lse, call.delta, dqkv);
-    queries<<<GridOf(call), kThreads, bytes, stream>>>(h, dy, qkv, call.lse, call.delta, dqkv);
+    keys<<<GridOf(call), kThreads, bytes, stream>>>(h, dy, qkv, call.lse, delta, dqkv);
+    queries<<<GridOf(call), kThreads, bytes, stream>>>(h, dy, qkv, call.lse, delta, dqkv);
     return cuda::LaunchError();
   });
 }
@@ -392,8 +401,9 @@ int RotateOf(const AttentionCall& call, bool inverse, cudaStream_t stream) {
 
 }  // namespace
 
-int64_t AnglesBytes(int64_t time, int64_t width) {
-  return CeilDiv(time * (width / 2) * static_cast<int64_t>(sizeof(float2)), 256) * 256;
+int64_t GeneralScratch(const AttentionCall& call, bool backward) {
+  const int64_t delta = call.rows() * static_cast<int64_t>(sizeof(float));
+  return AnglesBytes(call) + (backward ? delta : 0);
 }
 
 int GeneralForward(const AttentionCall& call, DType dtype, cudaStream_t stream) {

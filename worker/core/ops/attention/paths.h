@@ -21,15 +21,14 @@ struct AttentionCall {
   float* lse = nullptr;  // the same
   const void* dy = nullptr;
   void* dqkv = nullptr;
-  float2* angles = nullptr;  // AnglesBytes, for the general way
-  float* delta = nullptr;    // [items, heads, time], for the backward pass
+  void* scratch = nullptr;  // on 256 bytes; what each way wants is below
 
   int64_t rows() const { return items * heads * time; }
 };
 
 // Any width up to 256, f32 or bf16, without tensor cores.
 inline constexpr int kMostWidth = 256;
-int64_t AnglesBytes(int64_t time, int64_t width);
+int64_t GeneralScratch(const AttentionCall& call, bool backward);
 int GeneralForward(const AttentionCall& call, DType dtype, cudaStream_t stream);
 int GeneralBackward(const AttentionCall& call, DType dtype, cudaStream_t stream);
 // y = qkv rotated; `inverse`: back.
@@ -44,6 +43,7 @@ int WholeHeadsBackward(const AttentionCall& call, cudaStream_t stream);
 // Any number of positions, widths 32, 64 and 128, pointers on 16 bytes, in one of three arithmetics
 // (tiles.cuh).
 bool StreamedHeadsFit(int64_t width);
+int64_t StreamedScratch(const AttentionCall& call, DType dtype, bool backward);
 int StreamedBf16Forward(const AttentionCall& call, cudaStream_t stream);
 int StreamedBf16Backward(const AttentionCall& call, cudaStream_t stream);
 int StreamedTf32Forward(const AttentionCall& call, cudaStream_t stream);

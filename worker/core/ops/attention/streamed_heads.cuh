@@ -2,9 +2,10 @@
 // queries, or of keys, and tiles of the other side go by in two stages of shared memory, one copied
 // while the other is worked on.
 //
-// Backward is two launches, so that each sum is made by one block in a fixed order: over queries
-// (dq, and delta = sum of dy y for the second one), then over keys (dk, dv). Both compute
-// probabilities again out of lse.
+// Backward here is two launches, so that each sum is made by one block in a fixed order: over
+// queries (dq, and delta = sum of dy y for the second one), then over keys (dk, dv). Both compute
+// probabilities again out of lse; for bf16 there is another one (streamed_bf16.cu).
+// (streamed_bf16.cu has another for bf16.)
 #pragma once
 
 #include "worker/core/ops/attention/paths.h"
@@ -212,6 +213,108 @@ __global__ void __launch_bounds__(kStreamThreads, 2)
   }
 }
 
+// What a block does with a tile of keys in the backward pass, over the tiles of queries from
+// `begin` on: for each Next, then Work. All that it refers to outlives it.
+template <typename Kind, int kColumns>
+struct KeysLoop {
+  using T = typename Kind::Element;
+  static constexpr int kStrips = kStripsOf<T, kColumns>;
+  using Warp = KeysWarp<Kind, kColumns, kStrips>;
+  using Piece = typename Warp::Piece;
+
+  const Heads& h;
+  const StreamShared<T, kColumns>& s;
+  const Place& at;
+  const T *qkv, *dy;
+  const float *lse, *delta;
+  int first;  // key of the block
+
+  __device__ int begin() const { return h.causal ? first / kStream<T> : 0; }
+  __device__ int end() const { return (h.time + kStream<T> - 1) / kStream<T>; }
+
+  // Starts the copies of the block's own rows and of the first tile.
+  __device__ __forceinline__ void Start() const {
+    const T* const k = qkv + at.qkv + at.hidden;
+    CopyRows<kColumns>(s.owned, 0, k, at.stride, first, kOwned<T, kColumns>, h.time);
+    CopyRows<kColumns>(s.owned_other, 0, k + at.hidden, at.stride, first, kOwned<T, kColumns>,
+                       h.time);
+    StartTile(begin());
+    if (h.rotates) {
+      s.turns.FillFine(h);
+      s.turns.FillCoarse(h, first, s.kOwnedStrips);
+      s.PassingTurns(begin()).FillCoarse(h, begin() * kStream<T>, s.kStreamStrips);
+    }
+  }
+
+  __device__ __forceinline__ Piece FirstPiece() const {
+    Piece piece;
+    piece.keys = s.owned;
+    piece.values = s.owned_other;
+    piece.ds = nullptr;
+#pragma unroll
+    for (int m = 0; m < kStrips; ++m) {
+      // Strips of a warp lie apart: with a causal mask warps then have about the same to do.
+      piece.key_row[m] = (WarpId() + m * kStreamWarps) * kStrip;
+      piece.key[m] = first + piece.key_row[m];
+    }
+    return piece;
+  }
+
+  // Waits for tile `i`, then everyone is done with the one before.
+  __device__ __forceinline__ void Next(int i) const {
+    WaitForCopies<0>();
+    __syncthreads();
+    if (i + 1 < end()) StartTile(i + 1);
+    if (!h.rotates) return;
+    RotateRows(s.PassingTurns(i), 0, kStream<T>, s.Passing(i));
+    if (i == begin()) RotateRows(s.turns, 0, kOwned<T, kColumns>, s.owned);
+    s.PassingTurns(i + 1).FillCoarse(h, (i + 1) * kStream<T>, s.kStreamStrips);
+    __syncthreads();
+  }
+
+  __device__ __forceinline__ void Work(int i, Warp* w, Piece* piece) const {
+    piece->queries = s.Passing(i);
+    piece->dy = s.PassingOther(i);
+    piece->lse = s.first + i % kStages * kStream<T>;
+    piece->delta = s.second + i % kStages * kStream<T>;
+#pragma unroll 1
+    for (int row = 0; row < kStream<T>; row += 2 * kStrip) {
+      piece->row = piece->column = row;
+      piece->query = i * kStream<T> + row;
+      piece->active = 0;
+#pragma unroll
+      for (int m = 0; m < kStrips; ++m) {
+        piece->active += !h.causal || piece->key[m] <= piece->query + 2 * kStrip - 1;
+      }
+      if (piece->active > 0) w->template Add<2>(h, *piece);
+    }
+  }
+
+  __device__ __forceinline__ void Finish(Warp* w, const Piece& piece, T* dqkv) const {
+    const auto columns = [](int t) { return t * 8; };
+    T* const dk = dqkv + at.qkv + at.hidden;
+#pragma unroll
+    for (int m = 0; m < kStrips; ++m) {
+      if (h.rotates) RotateBack(s.turns, piece.key_row[m], w->dk[m], columns);
+      StoreStrip(w->dk[m], h.scale, h.scale, dk, at.stride, piece.key[m], h.time, columns);
+      StoreStrip(w->dv[m], 1.0f, 1.0f, dk + at.hidden, at.stride, piece.key[m], h.time, columns);
+    }
+  }
+
+  __device__ __forceinline__ void StartTile(int number) const {
+    const int row = number * kStream<T>, stage = number % kStages * kStream<T>;
+    CopyRows<kColumns>(s.Passing(number), 0, qkv + at.qkv, at.stride, row, kStream<T>, h.time);
+    CopyRows<kColumns>(s.PassingOther(number), 0, dy + at.y, at.hidden, row, kStream<T>, h.time);
+    for (int i = threadIdx.x; i < 2 * kStream<T>; i += kStreamThreads) {
+      const int r = i % kStream<T>;
+      const bool valid = row + r < h.time;
+      CopyFloat((i < kStream<T> ? s.first : s.second) + stage + r,
+                (i < kStream<T> ? lse : delta) + at.lse + (valid ? row + r : 0), valid);
+    }
+    CommitCopies();
+  }
+};
+
 // Backward over keys: dk and dv.
 template <typename Kind, int kColumns, typename T = typename Kind::Element>
 __global__ void __launch_bounds__(kStreamThreads, 2)
@@ -219,82 +322,19 @@ __global__ void __launch_bounds__(kStreamThreads, 2)
                      const T* __restrict__ qkv, const float* __restrict__ lse,
                      const float* __restrict__ delta, T* __restrict__ dqkv) {
   extern __shared__ uint4 shared[];
-  constexpr int kStrips = kStripsOf<T, kColumns>;
   const StreamShared<T, kColumns> s(shared, 2);
   const OwnedRows own = OwnedOf<T, kColumns>(h, false);
   const Place at = PlaceOf<kColumns>(h, own.head);
-  const T* const q = qkv + at.qkv;
-  CopyRows<kColumns>(s.owned, 0, q + at.hidden, at.stride, own.first, kOwned<T, kColumns>, h.time);
-  CopyRows<kColumns>(s.owned_other, 0, q + 2 * at.hidden, at.stride, own.first, kOwned<T, kColumns>,
-                     h.time);
-  const auto start = [&](int number) {
-    const int first = number * kStream<T>, stage = number % kStages * kStream<T>;
-    CopyRows<kColumns>(s.Passing(number), 0, q, at.stride, first, kStream<T>, h.time);
-    CopyRows<kColumns>(s.PassingOther(number), 0, dy + at.y, at.hidden, first, kStream<T>, h.time);
-    for (int i = threadIdx.x; i < 2 * kStream<T>; i += kStreamThreads) {
-      const int r = i % kStream<T>;
-      const bool valid = first + r < h.time;
-      CopyFloat((i < kStream<T> ? s.first : s.second) + stage + r,
-                (i < kStream<T> ? lse : delta) + at.lse + (valid ? first + r : 0), valid);
-    }
-    CommitCopies();
-  };
-  const int tiles = (h.time + kStream<T> - 1) / kStream<T>;
-  const int begin = h.causal ? own.first / kStream<T> : 0;
-  start(begin);
-  if (h.rotates) {
-    s.turns.FillFine(h);
-    s.turns.FillCoarse(h, own.first, s.kOwnedStrips);
-    s.PassingTurns(begin).FillCoarse(h, begin * kStream<T>, s.kStreamStrips);
+  using Loop = KeysLoop<Kind, kColumns>;
+  const Loop loop = {h, s, at, qkv, dy, lse, delta, own.first};
+  loop.Start();
+  typename Loop::Warp w;
+  typename Loop::Piece piece = loop.FirstPiece();
+  for (int i = loop.begin(); i < loop.end(); ++i) {
+    loop.Next(i);
+    loop.Work(i, &w, &piece);
   }
-  KeysWarp<Kind, kColumns, kStrips> w;
-  typename KeysWarp<Kind, kColumns, kStrips>::Piece piece;
-  piece.keys = s.owned;
-  piece.values = s.owned_other;
-  piece.ds = nullptr;
-  piece.column = 0;
-#pragma unroll
-  for (int m = 0; m < kStrips; ++m) {
-    // Strips of a warp lie apart: with a causal mask warps then have about the same to do.
-    piece.key_row[m] = (WarpId() + m * kStreamWarps) * kStrip;
-    piece.key[m] = own.first + piece.key_row[m];
-  }
-  for (int i = begin; i < tiles; ++i) {
-    WaitForCopies<0>();
-    // Also: everyone is done with the other stage.
-    __syncthreads();
-    if (i + 1 < tiles) start(i + 1);
-    if (h.rotates) {
-      RotateRows(s.PassingTurns(i), 0, kStream<T>, s.Passing(i));
-      if (i == begin) RotateRows(s.turns, 0, kOwned<T, kColumns>, s.owned);
-      s.PassingTurns(i + 1).FillCoarse(h, (i + 1) * kStream<T>, s.kStreamStrips);
-      __syncthreads();
-    }
-    piece.queries = s.Passing(i);
-    piece.dy = s.PassingOther(i);
-    piece.lse = s.first + i % kStages * kStream<T>;
-    piece.delta = s.second + i % kStages * kStream<T>;
-#pragma unroll 1
-    for (int row = 0; row < kStream<T>; row += 2 * kStrip) {
-      piece.row = row;
-      piece.query = i * kStream<T> + row;
-      piece.active = 0;
-#pragma unroll
-      for (int m = 0; m < kStrips; ++m) {
-        piece.active += !h.causal || piece.key[m] <= piece.query + 2 * kStrip - 1;
-      }
-      if (piece.active > 0) w.template Add<2>(h, piece);
-    }
-  }
-  const auto columns = [](int t) { return t * 8; };
-#pragma unroll
-  for (int m = 0; m < kStrips; ++m) {
-    if (h.rotates) RotateBack(s.turns, piece.key_row[m], w.dk[m], columns);
-    StoreStrip(w.dk[m], h.scale, h.scale, dqkv + at.qkv + at.hidden, at.stride, piece.key[m],
-               h.time, columns);
-    StoreStrip(w.dv[m], 1.0f, 1.0f, dqkv + at.qkv + 2 * at.hidden, at.stride, piece.key[m], h.time,
-               columns);
-  }
+  loop.Finish(&w, piece, dqkv);
 }
 
 template <typename T, int kColumns>
@@ -322,12 +362,13 @@ int StreamBackward(const AttentionCall& call, cudaStream_t stream) {
   const auto* const qkv = static_cast<const T*>(call.qkv);
   const auto* const y = static_cast<const T*>(call.y);
   const float* const lse = call.lse;
+  auto* const delta = static_cast<float*>(call.scratch);
   auto* const dqkv = static_cast<T*>(call.dqkv);
   const int error = Launch(StreamQueriesKernel<Kind, kColumns>, grid, kStreamThreads, bytes, stream,
-                           h, dy, qkv, y, lse, call.delta, dqkv);
+                           h, dy, qkv, y, lse, delta, dqkv);
   if (error != 0) return error;
   return Launch(StreamKeysKernel<Kind, kColumns>, grid, kStreamThreads, bytes, stream, h, dy, qkv,
-                lse, static_cast<const float*>(call.delta), dqkv);
+                lse, static_cast<const float*>(delta), dqkv);
 }
 
 template <typename Kind>

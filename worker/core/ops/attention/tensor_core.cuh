@@ -74,6 +74,19 @@ __device__ __forceinline__ void WaitForCopies() {
   asm volatile("cp.async.wait_group %0;\n" ::"n"(kPending) : "memory");
 }
 
+// Blocks that take turns: waits until the word is `value`, with all that came before its Signal
+// visible; sets it, with all before made visible. One thread of a block, barriers for the others.
+__device__ __forceinline__ void WaitUntil(const int* word, int value) {
+  int now;
+  do {
+    asm volatile("ld.acquire.gpu.global.s32 %0, [%1];\n" : "=r"(now) : "l"(word) : "memory");
+  } while (now != value);
+}
+__device__ __forceinline__ void Signal(int* word, int value) {
+  __threadfence();
+  asm volatile("st.release.gpu.global.s32 [%0], %1;\n" ::"l"(word), "r"(value) : "memory");
+}
+
 // 2^x, to 2 ulp; tiny results are zero.
 __device__ __forceinline__ float PowerOfTwo(float x) {
   float y;

@@ -146,6 +146,16 @@ __device__ __forceinline__ typename Kind::Left LoadLeft(const typename Kind::Ele
   return Kind::MakeLeft(words);
 }
 
+// The transpose of 16 rows by 16 columns of bf16.
+template <int kColumns>
+__device__ __forceinline__ Narrow::Left LoadLeftTransposed(const bf16* tile, int row, int column) {
+  const int lane = LaneId();
+  uint32_t words[4];
+  LoadTransposed(words, tile + ChunkAt<bf16, kColumns>(row + lane % 8 + lane / 16 * 8,
+                                                       column / kChunk<bf16> + lane / 8 % 2));
+  return Narrow::MakeLeft(words);
+}
+
 // Two operands: the transposes of 8 rows by kStep columns, and of the next 8 rows.
 template <typename Kind, int kColumns>
 __device__ __forceinline__ void LoadRightTransposed(typename Kind::Right (&to)[2],

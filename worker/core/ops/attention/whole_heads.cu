@@ -31,8 +31,9 @@ int ForwardBytes(int time, bool rotates) {
   return tiles + (rotates ? Turns<kColumns>::Bytes(rows / kStrip) : 0);
 }
 
-template <int kColumns>
-__global__ void __launch_bounds__(kMostWarps* kWarp, 2)
+// As many blocks on a processor as registers allow without spilling.
+template <int kColumns, int kWarps>
+__global__ void __launch_bounds__(kWarps* kWarp, kWarps <= 5 ? (kColumns == 32 ? 4 : 3) : 2)
     ForwardKernel(const __grid_constant__ Heads h, const bf16* __restrict__ qkv,
                   bf16* __restrict__ y, float* __restrict__ lse) {
   extern __shared__ uint4 shared[];
@@ -166,16 +167,6 @@ __device__ __forceinline__ void FillDelta(const BackwardTiles<kColumns>& tiles, 
   }
 }
 
-// The transpose of 16 rows by 16 columns as a left operand.
-template <int kColumns>
-__device__ __forceinline__ Narrow::Left LoadLeftTransposed(const bf16* tile, int row, int column) {
-  const int lane = LaneId();
-  uint32_t words[4];
-  LoadTransposed(words, tile + ChunkAt<bf16, kColumns>(row + lane % 8 + lane / 16 * 8,
-                                                       column / kChunk<bf16> + lane / 8 % 2));
-  return Narrow::MakeLeft(words);
-}
-
 // dq of the block of queries from `first` on, `count` of them, out of ds.
 template <int kColumns>
 __device__ __forceinline__ void FinishQueries(const Heads& h, const BackwardTiles<kColumns>& tiles,
@@ -210,7 +201,11 @@ __device__ __forceinline__ void FinishQueries(const Heads& h, const BackwardTile
 }
 
 template <int kColumns, int kStrips>
-__global__ void __launch_bounds__(kMostWarps* kWarp, 1)
+constexpr int kBackwardWarps = kColumns == 64 && kStrips == 1 ? 4 : kMostWarps;
+
+template <int kColumns, int kStrips>
+__global__ void __launch_bounds__(kBackwardWarps<kColumns, kStrips>* kWarp,
+                                  kStrips == 2 ? 1 : (kColumns == 32 ? 2 : 3))
     BackwardKernel(const __grid_constant__ Heads h, const bf16* __restrict__ dy,
                    const bf16* __restrict__ qkv, const bf16* __restrict__ y,
                    const float* __restrict__ lse, bf16* __restrict__ dqkv) {
@@ -296,10 +291,12 @@ __global__ void __launch_bounds__(kMostWarps* kWarp, 1)
 
 template <int kColumns>
 int Forward(const AttentionCall& call, cudaStream_t stream) {
+  constexpr int kFew = 5;
   const Heads h = HeadsOf(call);
   const int warps = std::min(kMostWarps, static_cast<int>(CeilDiv(call.time, kStrip)));
-  return Launch(ForwardKernel<kColumns>, dim3(static_cast<unsigned>(call.items * call.heads)),
-                warps * kWarp, ForwardBytes<kColumns>(call.time, h.rotates), stream, h,
+  return Launch(warps <= kFew ? ForwardKernel<kColumns, kFew> : ForwardKernel<kColumns, kMostWarps>,
+                dim3(static_cast<unsigned>(call.items * call.heads)), warps * kWarp,
+                ForwardBytes<kColumns>(call.time, h.rotates), stream, h,
                 static_cast<const bf16*>(call.qkv), static_cast<bf16*>(call.y), call.lse);
 }
 
