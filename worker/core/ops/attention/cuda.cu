@@ -1,5 +1,5 @@
-// Attention and rotary embedding on CUDA: which way is taken, by dtype and shape. In the order of
-// preference:
+// Attention and rotary embedding on CUDA: which way is taken, by dtype and shape. About in
+// the order of preference:
 //   whole:    bf16, a head in shared memory (whole_heads.cu);
 //   cudnn:    bf16 without rotation, long contexts (cudnn_attention.h);
 //   streamed: tiles that go by, on tensor cores (streamed_heads.cuh);
@@ -65,8 +65,11 @@ std::vector<Way> WaysOf(const AttentionCall& call, DType dtype, Pass pass) {
   if (dtype == DType::kBF16 && attention::WholeHeadsFit(call.time, call.width)) {
     ways.push_back(Way::kWhole);
   }
-  if (CudnnFits(call, dtype) && CudnnOf(call, pass) != nullptr) ways.push_back(Way::kCudnn);
+  const bool cudnn = CudnnFits(call, dtype) && CudnnOf(call, pass) != nullptr;
+  if (cudnn && pass == Pass::kForward) ways.push_back(Way::kCudnn);
   if (attention::StreamedHeadsFit(call.width)) ways.push_back(Way::kStreamed);
+  // Its deterministic gradient wants scratch of [heads, time, time].
+  if (cudnn && pass == Pass::kBackward) ways.push_back(Way::kCudnn);
   if (call.width <= attention::kMostWidth) ways.push_back(Way::kGeneral);
   return ways;
 }

@@ -3,8 +3,6 @@
 // its two products. Parts of a tile of queries are added in f32 in memory, in the order of falling
 // keys: blocks take turns, each waiting for the one whose keys follow. They take their tiles by
 // ticket, in that order, so a block waits only for blocks that run already.
-#include <algorithm>
-
 #include "worker/core/ops/attention/streamed_heads.cuh"
 
 namespace weft::attention {
@@ -44,22 +42,28 @@ Scratch ScratchOf(const AttentionCall& call) {
   return s;
 }
 
-// delta = sum of dy y, a chunk of a row a thread; and nothing is added yet.
+// delta = sum of dy y, a chunk of a row a thread, `parts` blocks an item; and nothing is added yet.
+constexpr int kDeltaThreads = 256;
 template <int kColumns>
-__global__ void __launch_bounds__(256)
+__global__ void __launch_bounds__(kDeltaThreads)
     DeltaKernel(const __grid_constant__ Heads h, const bf16* __restrict__ dy,
-                const bf16* __restrict__ y, float* __restrict__ delta, int64_t chunks,
+                const bf16* __restrict__ y, float* __restrict__ delta, unsigned parts,
                 int* __restrict__ turns, int64_t turn_count) {
-  constexpr int kChunks = kColumns / kChunk<bf16>;
-  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
-  if (i < turn_count) turns[i] = 0;
+  constexpr unsigned kChunks = kColumns / kChunk<bf16>;
+  // There are fewer of these than threads.
+  const int64_t turn = int64_t{blockIdx.x} * kDeltaThreads + threadIdx.x;
+  if (turn < turn_count) turns[turn] = 0;
+  const unsigned heads = static_cast<unsigned>(h.heads), time = static_cast<unsigned>(h.time);
+  const unsigned item = blockIdx.x / parts;
+  const unsigned chunk = blockIdx.x % parts * kDeltaThreads + threadIdx.x, row = chunk / kChunks;
   // Whole warps go on, for their lanes add up rows.
-  const bool there = i < chunks;
-  const int64_t at = (there ? i : 0) * kChunk<bf16>;
-  const float sum = RowDot<kColumns>(cuda::StreamPack(dy + at), cuda::StreamPack(y + at));
-  if (!there || i % kChunks != 0) return;
-  const int64_t row = i / kChunks, head = row % h.heads, position = row / h.heads;
-  delta[(position / h.time * h.heads + head) * h.time + position % h.time] = sum;
+  const bool there = row < heads * time;
+  const int64_t at =
+      there ? int64_t{item} * time * heads * kColumns + int64_t{chunk} * kChunk<bf16> : 0;
+  const float sum = RowDot<kColumns>(cuda::LoadPack(dy + at), cuda::StreamPack(y + at));
+  if (!there || chunk % kChunks != 0) return;
+  const unsigned position = row / heads, head = row % heads;
+  delta[(int64_t{item} * heads + head) * time + position] = sum;
 }
 
 template <int kColumns>
@@ -168,12 +172,12 @@ int Backward(const AttentionCall& call, cudaStream_t stream) {
   const Heads h = HeadsOf(call);
   const Scratch scratch = ScratchOf(call);
   const auto* const dy = static_cast<const bf16*>(call.dy);
-  const int64_t chunks = call.rows() * kColumns / kChunk<bf16>;
-  constexpr int kThreads = 256;
-  const int64_t blocks = CeilDiv(std::max(chunks, TurnCount(call)), kThreads);
-  const int error = Launch(DeltaKernel<kColumns>, dim3(static_cast<unsigned>(blocks)), kThreads, 0,
-                           stream, h, dy, static_cast<const bf16*>(call.y), scratch.delta, chunks,
-                           scratch.ticket, TurnCount(call));
+  const int64_t chunks = int64_t{call.time} * call.heads * kColumns / kChunk<bf16>;
+  const int64_t parts = CeilDiv(chunks, kDeltaThreads);
+  const int error =
+      Launch(DeltaKernel<kColumns>, dim3(static_cast<unsigned>(call.items * parts)), kDeltaThreads,
+             0, stream, h, dy, static_cast<const bf16*>(call.y), scratch.delta,
+             static_cast<unsigned>(parts), scratch.ticket, TurnCount(call));
   if (error != 0) return error;
   return Launch(BackwardKernel<kColumns>, StreamGrid<bf16, kColumns>(call), kStreamThreads,
                 OrderedShared<kColumns>::Bytes(h.rotates), stream, h, dy,

@@ -169,26 +169,23 @@ __device__ __forceinline__ void RotateBack(const Turns<kColumns>& turns, int row
 // ---- Products of a warp's strips with what all warps share.
 
 // Adds to sums[m] the product of 16 rows from left_row[m] on of one tile with the transpose of
-// kGroups strips, from `right_row` on, of another, for the first `active` of m.
-template <typename Kind, int kColumns, int kStrips, int kGroups>
+// kGroups strips, from `right_row` on, of another, for the first kActive of m.
+template <typename Kind, int kColumns, int kActive, int kGroups, int kStrips>
 __device__ __forceinline__ void MultiplyRows(const typename Kind::Element* left,
-                                             const int (&left_row)[kStrips], int active,
+                                             const int (&left_row)[kStrips],
                                              const typename Kind::Element* right, int right_row,
                                              float (&sums)[kStrips][2 * kGroups][4]) {
 #pragma unroll
   for (int k = 0; k < kColumns; k += Kind::kStep) {
-    typename Kind::Left a[kStrips];
+    typename Kind::Left a[kActive];
 #pragma unroll
-    for (int m = 0; m < kStrips; ++m) {
-      if (m < active) a[m] = LoadLeft<Kind, kColumns>(left, left_row[m], k);
-    }
+    for (int m = 0; m < kActive; ++m) a[m] = LoadLeft<Kind, kColumns>(left, left_row[m], k);
 #pragma unroll
     for (int j = 0; j < kGroups; ++j) {
       typename Kind::Right b[2];
       LoadRightTransposed<Kind, kColumns>(b, right, right_row + j * kStrip, k);
 #pragma unroll
-      for (int m = 0; m < kStrips; ++m) {
-        if (m >= active) continue;
+      for (int m = 0; m < kActive; ++m) {
         Kind::Multiply(sums[m][2 * j], a[m], b[0]);
         Kind::Multiply(sums[m][2 * j + 1], a[m], b[1]);
       }
@@ -197,24 +194,23 @@ __device__ __forceinline__ void MultiplyRows(const typename Kind::Element* left,
 }
 
 // Adds to sums[m] the product of left[m], itself sums, with kGroups strips of a tile, from `row`
-// on.
-template <typename Kind, int kColumns, int kStrips, int kGroups>
-__device__ __forceinline__ void AddRows(const float (&left)[kStrips][2 * kGroups][4], int active,
+// on, for the first kActive of m.
+template <typename Kind, int kColumns, int kActive, int kGroups, int kStrips>
+__device__ __forceinline__ void AddRows(const float (&left)[kStrips][2 * kGroups][4],
                                         const typename Kind::Element* right, int row,
                                         float (&sums)[kStrips][kColumns / 8][4]) {
   constexpr int kTiles = Kind::kStep / 8;
 #pragma unroll
   for (int j = 0; j < 2 * kGroups; j += kTiles) {
-    typename Kind::Left a[kStrips];
+    typename Kind::Left a[kActive];
 #pragma unroll
-    for (int m = 0; m < kStrips; ++m) a[m] = Kind::FromSums(&left[m][j]);
+    for (int m = 0; m < kActive; ++m) a[m] = Kind::FromSums(&left[m][j]);
 #pragma unroll
     for (int t = 0; t < kColumns / 8; t += 2) {
       typename Kind::Right b[2];
       LoadRight<Kind, kColumns>(b, right, row + j * 8, t * 8);
 #pragma unroll
-      for (int m = 0; m < kStrips; ++m) {
-        if (m >= active) continue;
+      for (int m = 0; m < kActive; ++m) {
         Kind::Multiply(sums[m][t], a[m], b[0]);
         Kind::Multiply(sums[m][t + 1], a[m], b[1]);
       }
@@ -293,7 +289,7 @@ struct ForwardWarp {
       Mask<kGroups>(h, scores[m], key, query + m * kStrip);
       Weigh<kGroups>(h, scores[m], m);
     }
-    AddRows<Kind, kColumns, kStrips, kGroups>(scores, kStrips, values, row, sums);
+    AddRows<Kind, kColumns, kStrips, kGroups>(scores, values, row, sums);
   }
 
   // Writes y = sums / total and lse of the strips from position `query` on.
@@ -320,16 +316,16 @@ struct ForwardWarp {
   template <int kGroups>
   __device__ __forceinline__ void Mask(const Heads& h, float (&scores)[2 * kGroups][4], int key,
                                        int query) {
+    if (key + kGroups * kStrip - 1 <= LastKey(h, query)) return;
     const int lane = LaneId();
-    const int all_see = LastKey(h, query);
 #pragma unroll
-    for (int j = 0; j < kGroups; ++j) {
-      if (key + j * kStrip + kStrip - 1 <= all_see) continue;
+    for (int half = 0; half < 2; ++half) {
+      // Counted from the lane's first column.
+      const int last = LastKey(h, query + lane / 4 + 8 * half) - key - lane % 4 * 2;
 #pragma unroll
-      for (int e = 0; e < 8; ++e) {
-        const int column = key + j * kStrip + e / 4 * 8 + lane % 4 * 2 + e % 2;
-        const int last = LastKey(h, query + lane / 4 + e % 4 / 2 * 8);
-        if (column > last) scores[2 * j + e / 4][e % 4] = -INFINITY;
+      for (int t = 0; t < 2 * kGroups; ++t) {
+        if (t * 8 > last) scores[t][2 * half] = -INFINITY;
+        if (t * 8 + 1 > last) scores[t][2 * half + 1] = -INFINITY;
       }
     }
   }
@@ -393,19 +389,26 @@ struct KeysWarp {
 
   template <int kGroups>
   __device__ __forceinline__ void Add(const Heads& h, const Piece& p) {
-    float scores[kStrips][2 * kGroups][4] = {}, dp[kStrips][2 * kGroups][4] = {};
-    MultiplyRows<Kind, kColumns, kStrips, kGroups>(p.keys, p.key_row, p.active, p.queries, p.row,
-                                                   scores);
-    MultiplyRows<Kind, kColumns, kStrips, kGroups>(p.values, p.key_row, p.active, p.dy, p.row, dp);
-#pragma unroll
-    for (int m = 0; m < kStrips; ++m) {
-      if (m < p.active) Differentiate<kGroups>(h, p, m, scores[m], dp[m]);
+    static_assert(kStrips <= 2);
+    if (kStrips == 1 || p.active < kStrips) {
+      AddActive<kGroups, 1>(h, p);
+    } else {
+      AddActive<kGroups, kStrips>(h, p);
     }
-    AddRows<Kind, kColumns, kStrips, kGroups>(scores, p.active, p.dy, p.row, dv);
-    AddRows<Kind, kColumns, kStrips, kGroups>(dp, p.active, p.queries, p.row, dk);
   }
 
  private:
+  template <int kGroups, int kActive>
+  __device__ __forceinline__ void AddActive(const Heads& h, const Piece& p) {
+    float scores[kStrips][2 * kGroups][4] = {}, dp[kStrips][2 * kGroups][4] = {};
+    MultiplyRows<Kind, kColumns, kActive, kGroups>(p.keys, p.key_row, p.queries, p.row, scores);
+    MultiplyRows<Kind, kColumns, kActive, kGroups>(p.values, p.key_row, p.dy, p.row, dp);
+#pragma unroll
+    for (int m = 0; m < kActive; ++m) Differentiate<kGroups>(h, p, m, scores[m], dp[m]);
+    AddRows<Kind, kColumns, kActive, kGroups>(scores, p.dy, p.row, dv);
+    AddRows<Kind, kColumns, kActive, kGroups>(dp, p.queries, p.row, dk);
+  }
+
   // Of scores makes p = 2^(scores - lse), of dp ds = p (dp - delta).
   template <int kGroups>
   __device__ __forceinline__ void Differentiate(const Heads& h, const Piece& p, int m,
@@ -415,25 +418,33 @@ struct KeysWarp {
     const float scale = h.scale * kLog2E;
 #pragma unroll
     for (int t = 0; t < 2 * kGroups; ++t) {
-      const int at = t * 8 + lane % 4 * 2;
-      const float2 lse = *reinterpret_cast<const float2*>(p.lse + p.row + at);
-      const float2 delta = *reinterpret_cast<const float2*>(p.delta + p.row + at);
-      float(&w)[4] = scores[t];
+      const float2 lse = *reinterpret_cast<const float2*>(p.lse + p.row + t * 8 + lane % 4 * 2);
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        float& w = scores[t][e];
+        w = PowerOfTwo(w * scale - (e % 2 == 0 ? lse.x : lse.y) * kLog2E);
+      }
+    }
+    // Not every key of the strip is seen by every query of the piece.
+    if (p.key[m] + kStrip - 1 > LastKey(h, p.query)) {
+      const int key = p.key[m] + lane / 4;
+#pragma unroll
+      for (int t = 0; t < 2 * kGroups; ++t) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const int last = LastKey(h, p.query + t * 8 + lane % 4 * 2 + e % 2);
+          if (key + e / 2 * 8 > last) scores[t][e] = 0;
+        }
+      }
+    }
+#pragma unroll
+    for (int t = 0; t < 2 * kGroups; ++t) {
+      const float2 delta = *reinterpret_cast<const float2*>(p.delta + p.row + t * 8 + lane % 4 * 2);
       float(&d)[4] = dp[t];
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        w[e] = PowerOfTwo(w[e] * scale - (e % 2 == 0 ? lse.x : lse.y) * kLog2E);
+        d[e] = scores[t][e] * (d[e] - (e % 2 == 0 ? delta.x : delta.y));
       }
-      // Not every key of the strip is seen by every query of the tile.
-      if (p.key[m] + kStrip - 1 > LastKey(h, p.query + t * 8)) {
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          const int key = p.key[m] + lane / 4 + e / 2 * 8;
-          if (key > LastKey(h, p.query + at + e % 2)) w[e] = 0;
-        }
-      }
-#pragma unroll
-      for (int e = 0; e < 4; ++e) d[e] = w[e] * (d[e] - (e % 2 == 0 ? delta.x : delta.y));
       if (p.ds == nullptr) continue;
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
@@ -460,13 +471,13 @@ struct QueriesWarp {
                                       const int (&query)[kStrips], const int (&query_row)[kStrips],
                                       const T* keys, const T* values, int row, int key) {
     float scores[kStrips][2 * kGroups][4] = {}, dp[kStrips][2 * kGroups][4] = {};
-    MultiplyRows<Kind, kColumns, kStrips, kGroups>(queries, query_row, kStrips, keys, row, scores);
-    MultiplyRows<Kind, kColumns, kStrips, kGroups>(dy, query_row, kStrips, values, row, dp);
+    MultiplyRows<Kind, kColumns, kStrips, kGroups>(queries, query_row, keys, row, scores);
+    MultiplyRows<Kind, kColumns, kStrips, kGroups>(dy, query_row, values, row, dp);
 #pragma unroll
     for (int m = 0; m < kStrips; ++m) {
       Differentiate<kGroups>(h, query[m], key, m, scores[m], dp[m]);
     }
-    AddRows<Kind, kColumns, kStrips, kGroups>(dp, kStrips, keys, row, dq);
+    AddRows<Kind, kColumns, kStrips, kGroups>(dp, keys, row, dq);
   }
 
  private:
@@ -477,17 +488,17 @@ struct QueriesWarp {
                                                 float (&dp)[2 * kGroups][4]) {
     const int lane = LaneId();
     const float scale = h.scale * kLog2E;
-    const int all_see = LastKey(h, query);
+    const bool all_seen = first_key + kGroups * kStrip - 1 <= LastKey(h, query);
 #pragma unroll
     for (int t = 0; t < 2 * kGroups; ++t) {
-      const int key = first_key + t * 8;
       float w[4];
 #pragma unroll
       for (int e = 0; e < 4; ++e) w[e] = PowerOfTwo(scores[t][e] * scale - lse[m][e / 2]);
-      if (key + 7 > all_see) {
+      if (!all_seen) {
+        const int key = first_key + t * 8 + lane % 4 * 2;
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
-          if (key + lane % 4 * 2 + e % 2 > LastKey(h, query + lane / 4 + e / 2 * 8)) w[e] = 0;
+          if (key + e % 2 > LastKey(h, query + lane / 4 + e / 2 * 8)) w[e] = 0;
         }
       }
 #pragma unroll
