@@ -126,10 +126,23 @@ struct Pair {
   Shape a, b;
 };
 const Pair kPairs[] = {
-    {"same", {3, 37}, {3, 37}},   {"tiles", {3, 11000}, {3, 11000}},  {"scalar", {5, 7}, {}},
-    {"row", {6, 150}, {150}},     {"short_row", {90, 5}, {5}},        {"column", {6, 150}, {6, 1}},
-    {"both", {4, 1, 33}, {3, 1}}, {"middle", {4, 3, 20}, {4, 1, 20}}, {"empty", {0, 4}, {0, 4}},
-    {"empty_row", {0, 4}, {4}},   {"a_scalar", {}, {2, 3}},           {"points", {}, {}},
+    {"same", {3, 37}, {3, 37}},
+    {"tiles", {3, 11000}, {3, 11000}},
+    {"scalar", {5, 7}, {}},
+    {"row", {6, 150}, {150}},
+    {"short_row", {90, 5}, {5}},
+    {"column", {6, 150}, {6, 1}},
+    {"both", {4, 1, 33}, {3, 1}},
+    {"middle", {4, 3, 20}, {4, 1, 20}},
+    {"empty", {0, 4}, {0, 4}},
+    {"empty_row", {0, 4}, {4}},
+    {"a_scalar", {}, {2, 3}},
+    {"points", {}, {}},
+    // Whole 16 bytes of every dtype along the innermost dimension.
+    {"wide_row", {5, 3, 160}, {160}},
+    {"wide_column", {6, 160}, {6, 1}},
+    {"wide_middle", {3, 5, 64}, {3, 1, 64}},
+    {"wide_scalar", {2, 4099}, {}},
 };
 
 void AddUnary(OpCases* cases) {

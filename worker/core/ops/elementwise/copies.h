@@ -6,5 +6,7 @@ namespace weft {
 class KernelTable;
 
 void RegisterCopiesCpu(KernelTable* table);
+// Defined where a CUDA toolkit is.
+void RegisterCopiesCuda(KernelTable* table);
 
 }  // namespace weft

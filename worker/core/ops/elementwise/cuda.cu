@@ -1,8 +1,11 @@
-// Elementwise functions and copies on CUDA. Where all operands are plain runs of memory a thread
-// takes 16 bytes of each; else each thread finds its element in every operand by its strides. The
-// function is chosen once a thread, outside of its loop over elements.
+// Elementwise functions on CUDA, each compiled for itself where operands are runs of memory.
+//   Linear: a thread takes a few times 16 bytes of every operand, all asked for before the first is
+//     used.
+//   Packs: the same where an operand's innermost dimension is a run or one element repeated (rows,
+//     columns and scalars that broadcast; windows): offsets are found once a pack.
+//   Strided: anything else, a few elements a thread, the function chosen at run time.
+// Every way computes an element by the same expression.
 #include <algorithm>
-#include <limits>
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -10,6 +13,7 @@
 #include "worker/core/dispatch/kernel_table.h"
 #include "worker/core/ops/cuda_kernel.cuh"
 #include "worker/core/ops/cuda_walk.cuh"
+#include "worker/core/ops/elementwise/copies.h"
 #include "worker/core/ops/elementwise/state.h"
 #include "worker/core/ops/families.h"
 
@@ -17,37 +21,62 @@ namespace weft {
 namespace {
 
 using cuda::bf16;
+using cuda::CeilDiv;
 using cuda::ComputeType;
 using cuda::DeviceWalk;
-using cuda::OffsetsOf;
 using cuda::Pack;
 using cuda::StreamOf;
 using cuda::ToDevice;
+using F = ElementwiseFunction;
 
 constexpr int kThreads = 256;
+constexpr int kStridedEach = 4;  // elements a thread of the strided kernel
+
+constexpr int OperandsOf(F function) {
+  switch (function) {
+    case F::kAdd:
+    case F::kSub:
+    case F::kMul:
+    case F::kDiv:
+    case F::kMaximum:
+    case F::kGreater:
+    case F::kGeluGrad:
+      return 2;
+    case F::kWhere:
+      return 3;
+    default:
+      return 1;
+  }
+}
 
 constexpr double kGeluSlope = 1.5957691216057308;  // 2 sqrt(2 / pi)
 constexpr double kGeluCube = 0.044715;
 
-template <typename C>
+// Results in bf16 keep 8 bits: there the functions that a kernel's speed hangs on are the
+// processor's own, good to about 20 bits.
+template <typename T, typename C>
 __device__ __forceinline__ C Sigmoid(C x) {
-  return C{1} / (C{1} + exp(-x));
+  if constexpr (std::is_same_v<T, bf16>) {
+    return __fdividef(1.0f, 1.0f + __expf(-x));
+  } else {
+    return C{1} / (C{1} + exp(-x));
+  }
 }
 
 // x/2 (1 + tanh u) = x sigmoid(2 u).
-template <typename C>
+template <typename T, typename C>
 __device__ __forceinline__ C Gelu(C x) {
-  return x * Sigmoid(x * (x * x * C(kGeluSlope * kGeluCube) + C(kGeluSlope)));
+  return x * Sigmoid<T>(x * (x * x * C(kGeluSlope * kGeluCube) + C(kGeluSlope)));
 }
 
-template <typename C>
+template <typename T, typename C>
 __device__ __forceinline__ C GeluSlope(C x) {
   // The slope is 0 or 1 further out; the limit keeps 0 * infinity away.
   const C limit = sizeof(C) == 4 ? C{12} : C{32};
   if (x > limit) x = limit;
   if (x < -limit) x = -limit;
   const C square = x * x;
-  const C s = Sigmoid(x * (square * C(kGeluSlope * kGeluCube) + C(kGeluSlope)));
+  const C s = Sigmoid<T>(x * (square * C(kGeluSlope * kGeluCube) + C(kGeluSlope)));
   const C du = square * C(3 * kGeluSlope * kGeluCube) + C(kGeluSlope);
   return s + x * du * s * (C{1} - s);
 }
@@ -56,11 +85,11 @@ struct Constants {
   double first, second;
 };
 
-// Calls body(f), f(a, b, c) the function of one element; unused operands are ignored.
-template <typename C, typename Body>
-__device__ __forceinline__ void WithFunction(ElementwiseFunction function, Constants constants,
-                                             Body&& body) {
-  using F = ElementwiseFunction;
+// Calls body(f), f(a, b, c) the function of one element of type T, in C; operands that it does not
+// have are ignored.
+template <typename T, typename Body>
+__device__ __forceinline__ void WithFunction(F function, Constants constants, Body&& body) {
+  using C = ComputeType<T>;
   const C first = C(constants.first), second = C(constants.second);
   switch (function) {
     case F::kAdd:
@@ -90,15 +119,15 @@ __device__ __forceinline__ void WithFunction(ElementwiseFunction function, Const
     case F::kTanh:
       return body([](C a, C, C) { return tanh(a); });
     case F::kSigmoid:
-      return body([](C a, C, C) { return Sigmoid(a); });
+      return body([](C a, C, C) { return Sigmoid<T>(a); });
     case F::kRelu:
       return body([](C a, C, C) { return a < C{0} ? C{0} : a; });
     case F::kSquare:
       return body([](C a, C, C) { return a * a; });
     case F::kGelu:
-      return body([](C a, C, C) { return Gelu(a); });
+      return body([](C a, C, C) { return Gelu<T>(a); });
     case F::kGeluGrad:
-      return body([](C a, C b, C) { return GeluSlope(a) * b; });
+      return body([](C a, C b, C) { return GeluSlope<T>(a) * b; });
     case F::kScale:
       return body([first](C a, C, C) { return a * first; });
     case F::kShift:
@@ -114,80 +143,197 @@ __device__ __forceinline__ void WithFunction(ElementwiseFunction function, Const
 struct Operands {
   const void* in[kMaxWalked];
   void* out;
+
+  template <typename T>
+  __device__ const T* at(int k) const {
+    return static_cast<const T*>(in[k]);
+  }
 };
+
+// Of operand k among `count`: unused ones repeat the first, which costs nothing.
+constexpr int Slot(int k, int count) { return k < count ? k : 0; }
+
+// f of pack `u` of each operand.
+template <typename T, int kOperands, int kEach, typename Function>
+__device__ __forceinline__ Pack<T> Apply(Function f, const Pack<T> (&value)[kOperands][kEach],
+                                         int u) {
+  Pack<T> result;
+#pragma unroll
+  for (int i = 0; i < Pack<T>::kSize; ++i) {
+    result.value[i] = cuda::Round<T>(f(cuda::Load(value[0][u].value[i]),
+                                       cuda::Load(value[Slot(1, kOperands)][u].value[i]),
+                                       cuda::Load(value[Slot(2, kOperands)][u].value[i])));
+  }
+  return result;
+}
+
+template <F kFunction, typename T>
+__global__ void __launch_bounds__(kThreads)
+    LinearKernel(const Operands operands, const Constants constants, int64_t n) {
+  constexpr int kSize = Pack<T>::kSize, kOperands = OperandsOf(kFunction);
+  constexpr int kEach = kOperands == 1 ? 4 : 2;
+  const int64_t packs = n / kSize;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * (kThreads * kEach) + threadIdx.x;
+  T* const out = static_cast<T*>(operands.out);
+  Pack<T> value[kOperands][kEach];
+#pragma unroll
+  for (int u = 0; u < kEach; ++u) {
+    const int64_t p = first + u * kThreads;
+    if (p >= packs) continue;
+#pragma unroll
+    for (int k = 0; k < kOperands; ++k) {
+      value[k][u] = cuda::LoadPack(operands.at<T>(k) + p * kSize);
+    }
+  }
+  WithFunction<T>(kFunction, constants, [&](auto f) {
+#pragma unroll
+    for (int u = 0; u < kEach; ++u) {
+      const int64_t p = first + u * kThreads;
+      if (p < packs) cuda::StorePack(out + p * kSize, Apply<T>(f, value, u));
+    }
+    // What is left is less than a pack.
+    const int64_t i = packs * kSize + threadIdx.x;
+    if (blockIdx.x != gridDim.x - 1 || i >= n) return;
+    out[i] = cuda::Round<T>(f(cuda::Load(operands.at<T>(0)[i]),
+                              cuda::Load(operands.at<T>(Slot(1, kOperands))[i]),
+                              cuda::Load(operands.at<T>(Slot(2, kOperands))[i])));
+  });
+}
+
+// The walk counts packs. Bit k of `runs`: operand k's innermost dimension is a run; else it is one
+// element, repeated. `n`: elements; more than whole packs only where there is one dimension.
+template <F kFunction, typename T>
+__global__ void __launch_bounds__(kThreads)
+    PackKernel(const Operands operands, const Constants constants,
+               __grid_constant__ const DeviceWalk walk, unsigned runs, int64_t n) {
+  constexpr int kSize = Pack<T>::kSize, kOperands = OperandsOf(kFunction);
+  constexpr int kEach = 2;
+  const auto packs = static_cast<uint32_t>(walk.elements);
+  const uint32_t first = blockIdx.x * (kThreads * kEach) + threadIdx.x;
+  T* const out = static_cast<T*>(operands.out);
+  Pack<T> value[kOperands][kEach];
+#pragma unroll
+  for (int u = 0; u < kEach; ++u) {
+    const uint32_t p = first + u * kThreads;
+    if (p >= packs) continue;
+    int64_t offset[kOperands];
+    cuda::OffsetsOf<uint32_t>(walk, p, offset);
+#pragma unroll
+    for (int k = 0; k < kOperands; ++k) {
+      const T* const from = operands.at<T>(k) + offset[k];
+      if ((runs >> k & 1) != 0) {
+        value[k][u] = cuda::LoadPack(from);
+      } else {
+        value[k][u].value[0] = *from;
+      }
+    }
+  }
+  // Repeated only now, so that no load waits for another.
+#pragma unroll
+  for (int k = 0; k < kOperands; ++k) {
+    if ((runs >> k & 1) != 0) continue;
+#pragma unroll
+    for (int u = 0; u < kEach; ++u) {
+#pragma unroll
+      for (int i = 1; i < kSize; ++i) value[k][u].value[i] = value[k][u].value[0];
+    }
+  }
+  WithFunction<T>(kFunction, constants, [&](auto f) {
+#pragma unroll
+    for (int u = 0; u < kEach; ++u) {
+      const uint32_t p = first + u * kThreads;
+      if (p >= packs) continue;
+      cuda::StorePack(out + static_cast<int64_t>(p) * kSize, Apply<T>(f, value, u));
+    }
+    const int64_t i = static_cast<int64_t>(packs) * kSize + threadIdx.x;
+    if (blockIdx.x != gridDim.x - 1 || i >= n) return;
+    const auto one = [&](int k) {
+      return cuda::Load(operands.at<T>(k)[(runs >> k & 1) != 0 ? i : 0]);
+    };
+    out[i] = cuda::Round<T>(f(one(0), one(Slot(1, kOperands)), one(Slot(2, kOperands))));
+  });
+}
 
 template <typename T, int kOperands>
 __global__ void __launch_bounds__(kThreads)
-    LinearKernel(ElementwiseFunction function, Constants constants, Operands operands, int64_t n) {
+    StridedKernel(F function, const Operands operands, const Constants constants,
+                  __grid_constant__ const DeviceWalk walk) {
   using C = ComputeType<T>;
-  constexpr int kSize = Pack<T>::kSize;
-  const int64_t first = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kSize;
-  if (first >= n) return;
-  const auto* a = static_cast<const T*>(operands.in[0]) + first;
-  const auto* b = static_cast<const T*>(operands.in[kOperands > 1 ? 1 : 0]) + first;
-  const auto* c = static_cast<const T*>(operands.in[kOperands > 2 ? 2 : 0]) + first;
-  auto* out = static_cast<T*>(operands.out) + first;
-  WithFunction<C>(function, constants, [&](auto f) {
-    if (first + kSize <= n) {
-      const Pack<T> pa = cuda::LoadPack(a);
-      Pack<T> pb = pa, pc = pa, result;
-      if constexpr (kOperands > 1) pb = cuda::LoadPack(b);
-      if constexpr (kOperands > 2) pc = cuda::LoadPack(c);
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * (kThreads * kStridedEach) + threadIdx.x;
+  C value[kOperands][kStridedEach];
 #pragma unroll
-      for (int i = 0; i < kSize; ++i) {
-        result.value[i] = cuda::Round<T>(
-            f(cuda::Load(pa.value[i]), cuda::Load(pb.value[i]), cuda::Load(pc.value[i])));
-      }
-      cuda::StorePack(out, result);
-    } else {
-      for (int i = 0; i < n - first; ++i) {
-        out[i] = cuda::Round<T>(f(cuda::Load(a[i]), cuda::Load(b[i]), cuda::Load(c[i])));
-      }
+  for (int u = 0; u < kStridedEach; ++u) {
+    const int64_t i = first + u * kThreads;
+    if (i >= walk.elements) continue;
+    int64_t offset[kOperands];
+    cuda::AllOffsetsOf(walk, i, offset);
+#pragma unroll
+    for (int k = 0; k < kOperands; ++k) value[k][u] = cuda::Load(operands.at<T>(k)[offset[k]]);
+  }
+  WithFunction<T>(function, constants, [&](auto f) {
+#pragma unroll
+    for (int u = 0; u < kStridedEach; ++u) {
+      const int64_t i = first + u * kThreads;
+      if (i >= walk.elements) continue;
+      static_cast<T*>(operands.out)[i] = cuda::Round<T>(
+          f(value[0][u], value[Slot(1, kOperands)][u], value[Slot(2, kOperands)][u]));
     }
   });
 }
 
-template <typename T, int kOperands, typename Index>
-__global__ void __launch_bounds__(kThreads)
-    StridedKernel(ElementwiseFunction function, Constants constants, Operands operands,
-                  DeviceWalk walk) {
-  using C = ComputeType<T>;
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i >= walk.elements) return;
-  int64_t offset[kOperands];
-  OffsetsOf<Index>(walk, static_cast<Index>(i), offset);
-  C value[kMaxWalked] = {};
-#pragma unroll
-  for (int k = 0; k < kOperands; ++k) {
-    value[k] = cuda::Load(static_cast<const T*>(operands.in[k])[offset[k]]);
-  }
-  WithFunction<C>(function, constants, [&](auto f) {
-    static_cast<T*>(operands.out)[i] = cuda::Round<T>(f(value[0], value[1], value[2]));
-  });
+unsigned Blocks(int64_t items, int64_t each) {
+  return static_cast<unsigned>(std::max<int64_t>(1, CeilDiv(items, each)));
 }
 
-unsigned BlocksFor(int64_t items) { return static_cast<unsigned>(cuda::CeilDiv(items, kThreads)); }
+// Whether PackKernel can take the operands: a bit an operand whose innermost dimension is a run, or
+// ~0u.
+template <typename T>
+unsigned RunsOf(const Walk& walk, const Operands& operands) {
+  constexpr int64_t kSize = Pack<T>::kSize;
+  if (walk.rank == 0 || walk.elements / kSize >= cuda::kMost32 || !cuda::IsAligned(operands.out) ||
+      (walk.rank > 1 && walk.inner() % kSize != 0)) {
+    return ~0u;
+  }
+  unsigned runs = 0;
+  for (int k = 0; k < walk.operands; ++k) {
+    if (walk.inner_stride(k) == 0) continue;
+    const bool packs = walk.inner_stride(k) == 1 && cuda::IsAligned(operands.in[k]) &&
+                       (walk.rank == 1 || cuda::InWholeUnits(walk, k, kSize));
+    if (!packs) return ~0u;
+    runs |= 1u << k;
+  }
+  return runs;
+}
 
-bool Fits32(const Walk& walk) { return walk.elements < (int64_t{1} << 31); }
-
-template <typename T, int kOperands>
+template <F kFunction, typename T>
 void LaunchOf(const ElementwiseState& s, const Operands& operands, cudaStream_t stream) {
+  constexpr int64_t kSize = Pack<T>::kSize;
+  constexpr int kOperands = OperandsOf(kFunction);
   const Constants constants = {s.first, s.second};
-  bool aligned = s.walk.linear() && cuda::IsAligned(operands.out);
+  bool aligned = cuda::IsAligned(operands.out);
   for (int k = 0; k < kOperands; ++k) aligned = aligned && cuda::IsAligned(operands.in[k]);
-  if (aligned) {
-    const int64_t packs = cuda::CeilDiv(s.walk.elements, Pack<T>::kSize);
-    LinearKernel<T, kOperands><<<BlocksFor(packs), kThreads, 0, stream>>>(
-        s.function, constants, operands, s.walk.elements);
-  } else if (Fits32(s.walk)) {
-    StridedKernel<T, kOperands, uint32_t><<<BlocksFor(s.walk.elements), kThreads, 0, stream>>>(
-        s.function, constants, operands, ToDevice(s.walk));
-  } else {
-    StridedKernel<T, kOperands, uint64_t><<<BlocksFor(s.walk.elements), kThreads, 0, stream>>>(
-        s.function, constants, operands, ToDevice(s.walk));
+  if (s.walk.linear() && aligned) {
+    constexpr int64_t kEach = kThreads * (kOperands == 1 ? 4 : 2);
+    LinearKernel<kFunction, T><<<Blocks(s.walk.elements / kSize, kEach), kThreads, 0, stream>>>(
+        operands, constants, s.walk.elements);
+    return;
   }
+  // Doubles are few; their rows need no kernels of their own.
+  if constexpr (!std::is_same_v<T, double>) {
+    const unsigned runs = RunsOf<T>(s.walk, operands);
+    if (runs != ~0u) {
+      const DeviceWalk walk = ToDevice(cuda::InUnitsOf(s.walk, kSize));
+      PackKernel<kFunction, T><<<Blocks(walk.elements, kThreads * 2), kThreads, 0, stream>>>(
+          operands, constants, walk, runs, s.walk.elements);
+      return;
+    }
+  }
+  StridedKernel<T, kOperands>
+      <<<Blocks(s.walk.elements, kThreads * kStridedEach), kThreads, 0, stream>>>(
+          kFunction, operands, constants, ToDevice(s.walk));
 }
 
+template <F kFunction>
 int Launch(const void* raw, const KernelArgs& args) {
   const auto& s = *static_cast<const ElementwiseState*>(raw);
   if (s.walk.elements == 0) return 0;
@@ -195,10 +341,7 @@ int Launch(const void* raw, const KernelArgs& args) {
   for (int i = 0; i < args.in_count; ++i) operands.in[i] = args.in[i].data;
   operands.out = args.out[0].data;
   return cuda::ForFloat(s.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    if (args.in_count == 1) LaunchOf<T, 1>(s, operands, StreamOf(args));
-    if (args.in_count == 2) LaunchOf<T, 2>(s, operands, StreamOf(args));
-    if (args.in_count == 3) LaunchOf<T, 3>(s, operands, StreamOf(args));
+    LaunchOf<kFunction, decltype(zero)>(s, operands, StreamOf(args));
     return cuda::LaunchError();
   });
 }
@@ -206,33 +349,33 @@ int Launch(const void* raw, const KernelArgs& args) {
 // How each op is run: its function, and the attributes that are its constants.
 struct Row {
   const char* op;
-  ElementwiseFunction function;
+  F function;
   const char* first = nullptr;
   const char* second = nullptr;
 };
 constexpr Row kRows[] = {
-    {"add", ElementwiseFunction::kAdd},
-    {"sub", ElementwiseFunction::kSub},
-    {"mul", ElementwiseFunction::kMul},
-    {"div", ElementwiseFunction::kDiv},
-    {"maximum", ElementwiseFunction::kMaximum},
-    {"greater", ElementwiseFunction::kGreater},
-    {"where", ElementwiseFunction::kWhere},
-    {"neg", ElementwiseFunction::kNeg},
-    {"exp", ElementwiseFunction::kExp},
-    {"log", ElementwiseFunction::kLog},
-    {"sqrt", ElementwiseFunction::kSqrt},
-    {"rsqrt", ElementwiseFunction::kRsqrt},
-    {"tanh", ElementwiseFunction::kTanh},
-    {"sigmoid", ElementwiseFunction::kSigmoid},
-    {"relu", ElementwiseFunction::kRelu},
-    {"square", ElementwiseFunction::kSquare},
-    {"gelu", ElementwiseFunction::kGelu},
-    {"gelu_grad", ElementwiseFunction::kGeluGrad},
-    {"scale", ElementwiseFunction::kScale, "factor"},
-    {"shift", ElementwiseFunction::kShift, "amount"},
-    {"clamp", ElementwiseFunction::kClamp, "min", "max"},
-    {"scale_by", ElementwiseFunction::kMul},
+    {"add", F::kAdd},
+    {"sub", F::kSub},
+    {"mul", F::kMul},
+    {"div", F::kDiv},
+    {"maximum", F::kMaximum},
+    {"greater", F::kGreater},
+    {"where", F::kWhere},
+    {"neg", F::kNeg},
+    {"exp", F::kExp},
+    {"log", F::kLog},
+    {"sqrt", F::kSqrt},
+    {"rsqrt", F::kRsqrt},
+    {"tanh", F::kTanh},
+    {"sigmoid", F::kSigmoid},
+    {"relu", F::kRelu},
+    {"square", F::kSquare},
+    {"gelu", F::kGelu},
+    {"gelu_grad", F::kGeluGrad},
+    {"scale", F::kScale, "factor"},
+    {"shift", F::kShift, "amount"},
+    {"clamp", F::kClamp, "min", "max"},
+    {"scale_by", F::kMul},
 };
 
 template <int kRow>
@@ -251,176 +394,17 @@ Bound BindRow(const std::string&, const BindArgs& args) {
 template <int kRow>
 void RegisterFrom(KernelTable* table) {
   if constexpr (kRow < std::size(kRows)) {
-    table->Add(kRows[kRow].op, DeviceKind::kCuda, {nullptr, BindRow<kRow>, Launch, true});
+    table->Add(kRows[kRow].op, DeviceKind::kCuda,
+               {nullptr, BindRow<kRow>, Launch<kRows[kRow].function>, true});
     RegisterFrom<kRow + 1>(table);
   }
-}
-
-// ---- Copies between strides and types.
-
-// To nearest, ties to even; float to integer truncates and saturates, NaN gives 0.
-template <typename To, typename From>
-__device__ __forceinline__ To Convert(From stored) {
-  if constexpr (std::is_same_v<To, From>) {
-    return stored;
-  } else if constexpr (std::is_same_v<From, bf16>) {
-    return Convert<To>(__bfloat162float(stored));
-  } else if constexpr (std::is_same_v<To, bf16>) {
-    if constexpr (std::is_same_v<From, float>) {
-      return __float2bfloat16_rn(stored);
-    } else {
-      return __double2bfloat16(static_cast<double>(stored));
-    }
-  } else if constexpr (std::is_integral_v<To> && std::is_floating_point_v<From>) {
-    if (stored != stored) return To{0};
-    constexpr From kLow = static_cast<From>(std::numeric_limits<To>::min());
-    constexpr From kHigh = static_cast<From>(std::numeric_limits<To>::max());
-    if (stored <= kLow) return std::numeric_limits<To>::min();
-    if (stored >= kHigh) return std::numeric_limits<To>::max();
-    return static_cast<To>(stored);
-  } else if constexpr (std::is_integral_v<To>) {
-    constexpr int64_t kLow = std::numeric_limits<To>::min(), kHigh = std::numeric_limits<To>::max();
-    const int64_t x = static_cast<int64_t>(stored);
-    return static_cast<To>(x < kLow ? kLow : x > kHigh ? kHigh : x);
-  } else {
-    return static_cast<To>(stored);
-  }
-}
-
-template <typename To, typename From>
-__global__ void __launch_bounds__(kThreads)
-    ConvertKernel(const From* in, To* out, DeviceWalk walk, bool linear) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i >= walk.elements) return;
-  int64_t offset[1] = {i};
-  if (!linear) OffsetsOf<uint64_t>(walk, static_cast<uint64_t>(i), offset);
-  out[i] = Convert<To>(in[offset[0]]);
-}
-
-// The casts of every step: eight elements a thread.
-template <typename To, typename From>
-__global__ void __launch_bounds__(kThreads) ConvertRun(const From* in, To* out, int64_t n) {
-  constexpr int kEach = 8;
-  const int64_t first = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * kEach;
-  if (first >= n) return;
-  if (first + kEach > n) {
-    for (int64_t i = first; i < n; ++i) out[i] = Convert<To>(in[i]);
-    return;
-  }
-  alignas(16) From from[kEach];
-  alignas(16) To to[kEach];
-#pragma unroll
-  for (size_t i = 0; i < sizeof(from) / 16; ++i) {
-    reinterpret_cast<uint4*>(from)[i] = reinterpret_cast<const uint4*>(in + first)[i];
-  }
-#pragma unroll
-  for (int i = 0; i < kEach; ++i) to[i] = Convert<To>(from[i]);
-#pragma unroll
-  for (size_t i = 0; i < sizeof(to) / 16; ++i) {
-    reinterpret_cast<uint4*>(out + first)[i] = reinterpret_cast<const uint4*>(to)[i];
-  }
-}
-
-template <typename To, typename From>
-void LaunchConvert(const Walk& walk, const KernelArgs& args) {
-  const auto* in = args.in[0].as<const From>();
-  auto* out = args.out[0].as<To>();
-  if constexpr (sizeof(To) >= 2 && sizeof(From) >= 2) {
-    if (walk.linear() && cuda::IsAligned(in) && cuda::IsAligned(out)) {
-      ConvertRun<To, From>
-          <<<BlocksFor(cuda::CeilDiv(walk.elements, 8)), kThreads, 0, StreamOf(args)>>>(
-              in, out, walk.elements);
-      return;
-    }
-  }
-  ConvertKernel<To, From><<<BlocksFor(walk.elements), kThreads, 0, StreamOf(args)>>>(
-      in, out, ToDevice(walk), walk.linear());
-}
-
-Bound BindWalk(const std::string&, const BindArgs& args) {
-  if (!args.out[0].contiguous()) return {.error = "the result is not contiguous"};
-  return {.state = std::make_shared<Walk>(MakeWalk(args.out[0].shape, args.in, args.in_count))};
-}
-
-// Moves bytes, so only the width matters.
-int LaunchCopy(const void* raw, const KernelArgs& args) {
-  const Walk& walk = *static_cast<const Walk*>(raw);
-  if (walk.elements == 0) return 0;
-  switch (SizeOf(args.out[0].dtype)) {
-    case 1:
-      LaunchConvert<uint8_t, uint8_t>(walk, args);
-      break;
-    case 2:
-      LaunchConvert<uint16_t, uint16_t>(walk, args);
-      break;
-    case 4:
-      LaunchConvert<uint32_t, uint32_t>(walk, args);
-      break;
-    default:
-      LaunchConvert<uint64_t, uint64_t>(walk, args);
-  }
-  return cuda::LaunchError();
-}
-
-template <typename Body>
-void WithType(DType dtype, Body&& body) {
-  switch (dtype) {
-    case DType::kF32:
-      return body(float{});
-    case DType::kF64:
-      return body(double{});
-    case DType::kBF16:
-      return body(bf16{});
-    case DType::kI32:
-      return body(int32_t{});
-    case DType::kI64:
-      return body(int64_t{});
-    case DType::kU8:
-      return body(uint8_t{});
-    case DType::kInvalid:
-      return;
-  }
-}
-
-int LaunchCast(const void* raw, const KernelArgs& args) {
-  const Walk& walk = *static_cast<const Walk*>(raw);
-  if (walk.elements == 0) return 0;
-  WithType(args.in[0].dtype, [&](auto from) {
-    WithType(args.out[0].dtype,
-             [&](auto to) { LaunchConvert<decltype(to), decltype(from)>(walk, args); });
-  });
-  return cuda::LaunchError();
-}
-
-template <typename T>
-__global__ void __launch_bounds__(kThreads) FillKernel(T* out, double value, int64_t n) {
-  const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  if (i < n) out[i] = Convert<T>(value);
-}
-
-Bound BindFill(const std::string&, const BindArgs& args) {
-  if (!args.out[0].contiguous()) return {.error = "the result is not contiguous"};
-  return {.state = std::make_shared<double>(args.attrs->GetFloat("value"))};
-}
-
-int LaunchFill(const void* raw, const KernelArgs& args) {
-  const int64_t n = args.out[0].elements();
-  if (n == 0) return 0;
-  const double value = *static_cast<const double*>(raw);
-  WithType(args.out[0].dtype, [&](auto zero) {
-    using T = decltype(zero);
-    FillKernel<T><<<BlocksFor(n), kThreads, 0, StreamOf(args)>>>(args.out[0].as<T>(), value, n);
-  });
-  return cuda::LaunchError();
 }
 
 }  // namespace
 
 void RegisterElementwiseCuda(KernelTable* table) {
   RegisterFrom<0>(table);
-  table->Add("copy", DeviceKind::kCuda, {nullptr, BindWalk, LaunchCopy, true});
-  table->Add("cast", DeviceKind::kCuda, {nullptr, BindWalk, LaunchCast, true});
-  table->Add("fill", DeviceKind::kCuda, {nullptr, BindFill, LaunchFill, true});
+  RegisterCopiesCuda(table);
 }
 
 }  // namespace weft

@@ -40,10 +40,20 @@ OpCases IndexCases() {
     int64_t low, high;
   };
   const Row rows[] = {
-      {"small", 11, 5, {3, 7}, 0, 10},        {"wide", 40, 700, {2, 30}, 0, 39},
-      {"few_ids", 300, 64, {500}, 5, 7},      {"outside", 6, 4, {40}, -2, 8},
-      {"no_ids", 5, 3, {0, 2}, 0, 4},         {"one", 3, 4, {}, 0, 2},
-      {"many_rows", 2000, 33, {64}, 0, 1999}, {"no_width", 4, 0, {5}, 0, 3},
+      {"small", 11, 5, {3, 7}, 0, 10},
+      {"wide", 40, 700, {2, 30}, 0, 39},
+      {"few_ids", 300, 64, {500}, 5, 7},
+      {"outside", 6, 4, {40}, -2, 8},
+      {"no_ids", 5, 3, {0, 2}, 0, 4},
+      {"one", 3, 4, {}, 0, 2},
+      {"many_rows", 2000, 33, {64}, 0, 1999},
+      {"no_width", 4, 0, {5}, 0, 3},
+      // Lists of positions that are long, and tables that are large.
+      {"long_lists", 7, 24, {5, 1000}, 0, 6},
+      {"sorted", 3000, 16, {1500}, -9, 3020},
+      {"sorted_odd", 3000, 5, {1500}, 990, 1010},
+      {"one_list", 500, 4, {9000}, 3, 3},
+      {"large_table", 70000, 4, {64}, 0, 69999},
   };
   for (const Row& row : rows) {
     OpCase forward{

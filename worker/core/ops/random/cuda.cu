@@ -1,6 +1,8 @@
-// Random numbers on CUDA: a thread draws one Philox block, four global elements. Words, uniform
-// draws and what dropout keeps are the CPU's bit for bit; normals differ by the functions'
-// rounding.
+// Random numbers on CUDA. Element g of the step's batch is word g % 4 of Philox block g / 4, so a
+// thread draws one or two blocks for every 16 bytes; where 16 bytes would start within a block, or
+// cannot be moved at once, it draws a block for up to four elements. Words, uniform draws and what
+// dropout keeps are the CPU's bit for bit; normals differ by the functions' rounding.
+#include <algorithm>
 #include <memory>
 #include <string>
 
@@ -13,7 +15,11 @@
 namespace weft {
 namespace {
 
+using cuda::CeilDiv;
+using cuda::Pack;
+
 constexpr int kThreads = 256;
+constexpr int kEach = 4;  // packs a thread
 
 struct DrawArgs {
   uint64_t seed, key;
@@ -22,18 +28,23 @@ struct DrawArgs {
   float first, second;
 };
 
-template <Draw kDraw, typename T>
-__global__ void __launch_bounds__(kThreads)
-    DrawKernel(const DrawArgs a, const cuda::StepNumber step, const T* in, T* out) {
-  const int64_t block = a.global / 4 + static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
-  const int64_t first = block * 4 - a.global;  // may be before the first element here
-  if (first >= a.elements) return;
-  // Seed, op and step pick a stream by a draw of their own.
-  const PhiloxBlock stream = Philox(a.seed, a.key, static_cast<uint64_t>(step.get()));
-  const PhiloxBlock words =
-      Philox(stream.word[0] | uint64_t{stream.word[1]} << 32,
-             stream.word[2] | uint64_t{stream.word[3]} << 32, static_cast<uint64_t>(block));
-  float value[4];
+// The stream of an op in a step: seed, op and step pick it by a draw of their own.
+struct Stream {
+  uint64_t key, counter;
+
+  __device__ Stream(const DrawArgs& a, int64_t step) {
+    const PhiloxBlock drawn = Philox(a.seed, a.key, static_cast<uint64_t>(step));
+    key = drawn.word[0] | uint64_t{drawn.word[1]} << 32;
+    counter = drawn.word[2] | uint64_t{drawn.word[3]} << 32;
+  }
+  __device__ PhiloxBlock Block(int64_t block) const {
+    return Philox(key, counter, static_cast<uint64_t>(block));
+  }
+};
+
+// The four numbers of a block, before constants and operands.
+template <Draw kDraw>
+__device__ __forceinline__ void Numbers(const PhiloxBlock& words, float* value) {
 #pragma unroll
   for (int i = 0; i < 4; i += 2) {
     if constexpr (kDraw == Draw::kNormal) {
@@ -49,19 +60,77 @@ __global__ void __launch_bounds__(kThreads)
       value[i + 1] = UnitFloat(words.word[i + 1]);
     }
   }
+}
+
+// The result of one number; `x` is dropout's operand.
+template <Draw kDraw>
+__device__ __forceinline__ float Result(const DrawArgs& a, float number, float x) {
+  if constexpr (kDraw == Draw::kNormal) return number * a.first;
+  // Rounded after each operation, as on the CPU.
+  if constexpr (kDraw == Draw::kUniform) return __fadd_rn(a.first, __fmul_rn(a.second, number));
+  return number >= a.first ? x * a.second : 0.0f;
+}
+
+// Element 0 is the first of a block.
+template <Draw kDraw, typename T>
+__global__ void __launch_bounds__(kThreads)
+    PackKernel(const DrawArgs a, const cuda::StepNumber step, const T* in, T* out) {
+  constexpr int kSize = Pack<T>::kSize;
+  const int64_t packs = a.elements / kSize;
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * (kThreads * kEach) + threadIdx.x;
+  Pack<T> x[kEach];
+  if constexpr (kDraw == Draw::kDropout) {
+#pragma unroll
+    for (int u = 0; u < kEach; ++u) {
+      const int64_t p = first + u * kThreads;
+      if (p < packs) x[u] = cuda::LoadPack(in + p * kSize);
+    }
+  }
+  const Stream stream(a, step.get());
+#pragma unroll
+  for (int u = 0; u < kEach; ++u) {
+    const int64_t p = first + u * kThreads;
+    if (p >= packs) continue;
+    float value[kSize];
+#pragma unroll
+    for (int i = 0; i < kSize; i += 4) {
+      Numbers<kDraw>(stream.Block((a.global + p * kSize + i) / 4), value + i);
+    }
+    Pack<T> result;
+#pragma unroll
+    for (int i = 0; i < kSize; ++i) {
+      const float operand = kDraw == Draw::kDropout ? cuda::Load(x[u].value[i]) : 0.0f;
+      result.value[i] = cuda::Round<T>(Result<kDraw>(a, value[i], operand));
+    }
+    cuda::StorePack(out + p * kSize, result);
+  }
+  // What is left is less than a pack.
+  const int64_t at = packs * kSize + threadIdx.x;
+  if (blockIdx.x != gridDim.x - 1 || at >= a.elements) return;
+  float value[4];
+  Numbers<kDraw>(stream.Block((a.global + at) / 4), value);
+  const float number = at % 4 == 0   ? value[0]
+                       : at % 4 == 1 ? value[1]
+                       : at % 4 == 2 ? value[2]
+                                     : value[3];
+  const float operand = kDraw == Draw::kDropout ? cuda::Load(in[at]) : 0.0f;
+  out[at] = cuda::Round<T>(Result<kDraw>(a, number, operand));
+}
+
+template <Draw kDraw, typename T>
+__global__ void __launch_bounds__(kThreads)
+    BlockKernel(const DrawArgs a, const cuda::StepNumber step, const T* in, T* out) {
+  const int64_t block = a.global / 4 + static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  const int64_t first = block * 4 - a.global;  // may be before the first element here
+  if (first >= a.elements) return;
+  float value[4];
+  Numbers<kDraw>(Stream(a, step.get()).Block(block), value);
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     const int64_t at = first + i;
     if (at < 0 || at >= a.elements) continue;
-    if constexpr (kDraw == Draw::kNormal) {
-      out[at] = cuda::Round<T>(value[i] * a.first);
-    } else if constexpr (kDraw == Draw::kUniform) {
-      // Rounded after each operation, as on the CPU.
-      out[at] = cuda::Round<T>(__fadd_rn(a.first, __fmul_rn(a.second, value[i])));
-    } else {
-      const float kept = cuda::Load(in[at]) * a.second;
-      out[at] = cuda::Round<T>(value[i] >= a.first ? kept : 0.0f);
-    }
+    const float operand = kDraw == Draw::kDropout ? cuda::Load(in[at]) : 0.0f;
+    out[at] = cuda::Round<T>(Result<kDraw>(a, value[i], operand));
   }
 }
 
@@ -92,30 +161,34 @@ Bound BindDraw(const std::string&, const BindArgs& args) {
 }
 
 template <Draw kDraw, typename T>
-void LaunchOf(const RandomState& s, const KernelArgs& args) {
+int LaunchOf(const RandomState& s, const KernelArgs& args) {
+  constexpr int64_t kSize = Pack<T>::kSize;
   const DrawArgs a = {args.step.seed, s.key,   args.step.first_row * s.row_elements,
                       s.elements,     s.first, s.second};
-  const int64_t blocks = (a.global + a.elements + 3) / 4 - a.global / 4;
-  DrawKernel<kDraw, T><<<static_cast<unsigned>(cuda::CeilDiv(blocks, kThreads)), kThreads, 0,
-                         cuda::StreamOf(args)>>>(
-      a, cuda::StepOf(args), args.in_count > 0 ? args.in[0].as<const T>() : nullptr,
-      args.out[0].as<T>());
+  const T* in = args.in_count > 0 ? args.in[0].as<const T>() : nullptr;
+  T* out = args.out[0].as<T>();
+  if (a.global % 4 == 0 && cuda::IsAligned(in) && cuda::IsAligned(out)) {
+    const int64_t packs = std::max<int64_t>(1, a.elements / kSize);
+    PackKernel<kDraw, T><<<static_cast<unsigned>(CeilDiv(packs, kThreads * kEach)), kThreads, 0,
+                           cuda::StreamOf(args)>>>(a, cuda::StepOf(args), in, out);
+  } else {
+    const int64_t blocks = (a.global + a.elements + 3) / 4 - a.global / 4;
+    BlockKernel<kDraw, T>
+        <<<static_cast<unsigned>(CeilDiv(blocks, kThreads)), kThreads, 0, cuda::StreamOf(args)>>>(
+            a, cuda::StepOf(args), in, out);
+  }
+  return cuda::LaunchError();
 }
 
 template <Draw kDraw>
 int Launch(const void* raw, const KernelArgs& args) {
   const auto& s = *static_cast<const RandomState*>(raw);
   if (s.elements == 0) return 0;
-  switch (args.out[0].dtype) {
-    case DType::kF32:
-      LaunchOf<kDraw, float>(s, args);
-      return cuda::LaunchError();
-    case DType::kBF16:
-      LaunchOf<kDraw, cuda::bf16>(s, args);
-      return cuda::LaunchError();
-    default:
-      return static_cast<int>(cudaErrorInvalidValue);
+  if (args.out[0].dtype == DType::kF32) return LaunchOf<kDraw, float>(s, args);
+  if constexpr (kDraw == Draw::kDropout) {
+    if (args.out[0].dtype == DType::kBF16) return LaunchOf<kDraw, cuda::bf16>(s, args);
   }
+  return static_cast<int>(cudaErrorInvalidValue);
 }
 
 }  // namespace

@@ -98,6 +98,19 @@ void AddReductions(OpCases* cases) {
       {"scalar", {}, {}},
       {"ones", {4, 1, 3}, {1}},
       {"one_column", {300, 1}, {0}},
+      // Columns in packs and one by one, by one block, by several, by groups of them.
+      {"tall_wide", {260, 1056}, {0}},
+      {"tall_narrow", {4099, 24}, {0}},
+      {"tall_odd", {4099, 21}, {0}},
+      {"tallest", {40000, 8}, {0}},
+      {"tall_middle", {3, 1100, 16}, {1}},
+      {"tall_apart", {40, 3, 60, 8}, {0, 2}},
+      // Rows in packs, of a warp, of a block and of several.
+      {"tiny_rows", {70, 3}, {1}},
+      {"short_rows", {9, 64}, {1}},
+      {"block_rows", {3, 2048}, {1}},
+      {"odd_rows", {2, 1101}, {1}},
+      {"segment_rows", {3, 20000}, {1}},
       {"nothing", {0, 3}, {0}},
       {"no_results", {0, 3}, {1}},
   };
@@ -127,9 +140,10 @@ void AddReductions(OpCases* cases) {
 void AddRowFunctions(OpCases* cases) {
   const std::pair<const char*, std::function<Doubles(const Doubles&)>> kinds[] = {
       {"softmax", Softmax}, {"log_softmax", LogSoftmax}, {"argmax", Argmax}};
-  const std::pair<const char*, Shape> shapes[] = {{"matrix", {6, 37}}, {"cube", {3, 5, 64}},
-                                                  {"long", {3, 5001}}, {"vector", {9}},
-                                                  {"one", {4, 1}},     {"empty", {0, 4}}};
+  const std::pair<const char*, Shape> shapes[] = {
+      {"matrix", {6, 37}}, {"cube", {3, 5, 64}},  {"long", {3, 5001}}, {"vector", {9}},
+      {"one", {4, 1}},     {"empty", {0, 4}},     {"warp", {9, 1000}}, {"block", {3, 4096}},
+      {"wide", {2, 9008}}, {"widest", {2, 33000}}};
   for (const auto& [op, f] : kinds) {
     for (const auto& [name, shape] : shapes) {
       OpCase c{op, name, {F32(shape, -4, 4)}};

@@ -1,18 +1,27 @@
-// Reductions on CUDA, in an order that the shape fixes.
-//   Rows (nothing kept behind the reduced dimensions): a warp or a block takes a segment of a row;
-//     rows of several segments leave partials in scratch, which a second launch adds.
-//   Columns: a block takes a strip of columns and a segment of rows; its threads walk down the rows
-//     side by side, then meet in a tree. Partials of segments are added in order by a second
-//     launch.
+// Sums, means and maxima on CUDA, in an order that the shape fixes.
+//   Rows (nothing kept behind the reduced dimensions): a row's threads take its packs of 16 bytes
+//   in
+//     turns and meet in a tree. Short rows share a warp, others have a block; long ones are cut
+//     into segments whose partials a second launch joins.
+//   Few rows of columns: a thread takes a pack of columns and walks down them.
+//   Many rows of columns (bias gradients): a block takes a strip of columns and a segment of rows,
+//     several of which its threads walk down side by side, then meet in warps and in shared memory.
+//     Up to eight blocks of a strip are a cluster: its first one reads the others' partials where
+//     they lie. What is beyond a cluster is joined by a second launch.
+// Operands that cannot be read in packs take part in the same order, element by element, so a view
+// gives the bits of its copy.
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "worker/core/dispatch/kernel_table.h"
+#include "worker/core/ops/cuda_cluster.cuh"
 #include "worker/core/ops/cuda_kernel.cuh"
 #include "worker/core/ops/cuda_walk.cuh"
 #include "worker/core/ops/families.h"
+#include "worker/core/ops/reduce/row_functions.h"
 #include "worker/core/ops/reduce/state.h"
 
 namespace weft {
@@ -22,16 +31,27 @@ using cuda::bf16;
 using cuda::CeilDiv;
 using cuda::ComputeType;
 using cuda::DeviceWalk;
+using cuda::kWarp;
 using cuda::OffsetOf;
+using cuda::Pack;
 using cuda::StreamOf;
 using cuda::ToDevice;
 
 constexpr int kThreads = 256;
-constexpr int kWarps = kThreads / cuda::kWarp;
-constexpr int64_t kRowSegment = 16384;   // elements of a row that one block takes
-constexpr int64_t kShortRow = 1024;      // up to here a warp takes the row
-constexpr int64_t kBlocksWanted = 1056;  // eight for each processor of a large GPU
-constexpr int64_t kLeastRows = 64;       // of a segment of columns
+constexpr int kWarps = kThreads / kWarp;
+constexpr int64_t kRowSegment = 16384;  // elements of a row that one block takes
+constexpr int64_t kShortRow = 1024;     // up to here rows share blocks
+
+constexpr int kTallThreads = 512;
+constexpr int kTallWarps = kTallThreads / kWarp;
+constexpr int kCluster = cuda::kMostCluster;
+constexpr int64_t kFewRows = 32;         // up to here a thread takes whole columns
+constexpr int64_t kManyPacks = 1 << 17;  // of columns, which fill the device by themselves
+constexpr int64_t kBlocksWanted = 264;   // two for each processor of a large GPU
+constexpr int64_t kMostBlocks = 1056;
+constexpr int64_t kLeastSteps = 4;    // down a segment, of each thread
+constexpr int64_t kBlockRows = 4096;  // that one block takes while processors idle
+constexpr int64_t kMostGroups = 32;   // of clusters, of one strip
 
 struct SumOf {
   template <typename C>
@@ -55,10 +75,10 @@ struct MaxOf {
   }
 };
 
+// Over groups of `lanes` lanes, a power of two.
 template <class R, typename C>
-__device__ __forceinline__ C WarpReduce(C x) {
-#pragma unroll
-  for (int offset = cuda::kWarp / 2; offset > 0; offset /= 2) {
+__device__ __forceinline__ C WarpReduce(C x, int lanes) {
+  for (int offset = lanes / 2; offset > 0; offset /= 2) {
     x = R::Of(x, __shfl_xor_sync(~0u, x, offset));
   }
   return x;
@@ -68,8 +88,8 @@ __device__ __forceinline__ C WarpReduce(C x) {
 template <class R, typename C>
 __device__ __forceinline__ C BlockReduce(C x) {
   __shared__ C partial[kWarps];
-  x = WarpReduce<R>(x);
-  if (threadIdx.x % cuda::kWarp == 0) partial[threadIdx.x / cuda::kWarp] = x;
+  x = WarpReduce<R>(x, kWarp);
+  if (threadIdx.x % kWarp == 0) partial[threadIdx.x / kWarp] = x;
   __syncthreads();
   x = partial[0];
 #pragma unroll
@@ -77,42 +97,111 @@ __device__ __forceinline__ C BlockReduce(C x) {
   return x;
 }
 
-// What a launch of either shape needs.
+// A call's numbers, and how the launch cuts it.
 struct Layout {
   DeviceWalk kept, reduced, column;
   int64_t outer, columns, count, segment, segments;
-  double scale;  // of the final results
+  double scale;   // of the final results
+  int lanes_log;  // lanes: rows: of a short row; tall columns: across a strip
+  uint32_t strips;
+  cuda::Divisor column_packs;  // flat columns
 };
 
-template <class R, typename T, typename Out>
+// Meets packs `step` elements apart, from element `i` on, while they are whole before `end`; the
+// place within a pack is kept apart. Returns the element that is next. kAhead packs are asked for
+// before the first is met.
+template <class R, int kAhead, typename T>
+__device__ __forceinline__ int64_t TakePacks(const T* from, int64_t stride, int64_t i, int64_t end,
+                                             int64_t step, int64_t whole,
+                                             ComputeType<T> (&x)[Pack<T>::kSize]) {
+  constexpr int kSize = Pack<T>::kSize;
+  const auto meet = [&](const Pack<T>& pack) {
+#pragma unroll
+    for (int k = 0; k < kSize; ++k) x[k] = R::Of(x[k], cuda::Load(pack.value[k]));
+  };
+  for (; i + (kAhead - 1) * step + whole <= end; i += kAhead * step) {
+    Pack<T> pack[kAhead];
+#pragma unroll
+    for (int u = 0; u < kAhead; ++u) pack[u] = cuda::LoadPack(from + (i + u * step) * stride);
+#pragma unroll
+    for (int u = 0; u < kAhead; ++u) meet(pack[u]);
+  }
+  Pack<T> last[kAhead - 1];
+#pragma unroll
+  for (int u = 0; u < kAhead - 1; ++u) {
+    if (i + u * step + whole <= end) last[u] = cuda::LoadPack(from + (i + u * step) * stride);
+  }
+#pragma unroll
+  for (int u = 0; u < kAhead - 1; ++u) {
+    if (i + whole > end) break;
+    meet(last[u]);
+    i += step;
+  }
+  return i;
+}
+
+// ---- Rows.
+
+// What thread `lane` of `lanes` takes of elements [begin, end): pack `lane` and every `lanes`th
+// after it. The place within a pack is kept apart until the end.
+template <class R, typename T, bool kPacked>
+__device__ __forceinline__ ComputeType<T> TakeRow(const T* from, const Layout& l, int64_t begin,
+                                                  int64_t end, int lane, int lanes) {
+  using C = ComputeType<T>;
+  constexpr int kSize = Pack<T>::kSize;
+  C x[kSize];
+#pragma unroll
+  for (int k = 0; k < kSize; ++k) x[k] = R::template Start<C>();
+  int64_t i = begin + static_cast<int64_t>(lane) * kSize;
+  const int64_t step = static_cast<int64_t>(lanes) * kSize;
+  if constexpr (kPacked) {
+    i = TakePacks<R, 4>(from, 1, i, end, step, kSize, x);
+#pragma unroll
+    for (int k = 0; k < kSize; ++k) {
+      if (i + k < end) x[k] = R::Of(x[k], cuda::Load(from[i + k]));
+    }
+  } else {
+#pragma unroll 1
+    for (; i < end; i += step) {
+#pragma unroll
+      for (int k = 0; k < kSize; ++k) {
+        if (i + k < end) x[k] = R::Of(x[k], cuda::Load(from[OffsetOf(l.reduced, i + k)]));
+      }
+    }
+  }
+#pragma unroll
+  for (int half = kSize / 2; half > 0; half /= 2) {
+#pragma unroll
+    for (int k = 0; k < half; ++k) x[k] = R::Of(x[k], x[k + half]);
+  }
+  return x[0];
+}
+
+template <class R, typename T, typename Out, bool kPacked>
 __global__ void __launch_bounds__(kThreads)
     ShortRowsKernel(const T* in, Out* out, __grid_constant__ const Layout l) {
   using C = ComputeType<T>;
-  const int64_t row = static_cast<int64_t>(blockIdx.x) * kWarps + threadIdx.x / cuda::kWarp;
-  if (row >= l.outer) return;
-  const T* const from = in + OffsetOf(l.kept, row);
+  const int lanes = 1 << l.lanes_log;
+  const int lane = threadIdx.x & (lanes - 1);
+  const int64_t row = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) >> l.lanes_log;
   C x = R::template Start<C>();
-  for (int64_t i = threadIdx.x % cuda::kWarp; i < l.count; i += cuda::kWarp) {
-    x = R::Of(x, cuda::Load(from[OffsetOf(l.reduced, i)]));
+  if (row < l.outer) {
+    x = TakeRow<R, T, kPacked>(in + OffsetOf(l.kept, row), l, 0, l.count, lane, lanes);
   }
-  x = WarpReduce<R>(x);
-  if (threadIdx.x % cuda::kWarp == 0) out[row] = cuda::Round<Out>(x * static_cast<C>(l.scale));
+  x = WarpReduce<R>(x, lanes);
+  if (row < l.outer && lane == 0) out[row] = cuda::Round<Out>(x * static_cast<C>(l.scale));
 }
 
 // Block (segment, row); the result is a partial where there are several segments.
-template <class R, typename T, typename Out>
+template <class R, typename T, typename Out, bool kPacked>
 __global__ void __launch_bounds__(kThreads)
     LongRowsKernel(const T* in, Out* out, ComputeType<T>* partial,
                    __grid_constant__ const Layout l) {
   using C = ComputeType<T>;
   const int64_t row = static_cast<int64_t>(blockIdx.x) / l.segments;
-  const int64_t segment = static_cast<int64_t>(blockIdx.x) % l.segments;
-  const T* const from = in + OffsetOf(l.kept, row);
-  const int64_t end = min(l.count, (segment + 1) * l.segment);
-  C x = R::template Start<C>();
-  for (int64_t i = segment * l.segment + threadIdx.x; i < end; i += kThreads) {
-    x = R::Of(x, cuda::Load(from[OffsetOf(l.reduced, i)]));
-  }
+  const int64_t begin = static_cast<int64_t>(blockIdx.x) % l.segments * l.segment;
+  C x = TakeRow<R, T, kPacked>(in + OffsetOf(l.kept, row), l, begin,
+                               min(l.count, begin + l.segment), threadIdx.x, kThreads);
   x = BlockReduce<R>(x);
   if (threadIdx.x != 0) return;
   if (l.segments > 1) {
@@ -127,77 +216,225 @@ __global__ void __launch_bounds__(kThreads)
     JoinRowsKernel(const C* partial, Out* out, int64_t segments, double scale) {
   C x = R::template Start<C>();
   const C* const row = partial + static_cast<int64_t>(blockIdx.x) * segments;
-  for (int64_t i = threadIdx.x; i < segments; i += kThreads) x = R::Of(x, row[i]);
+  constexpr int kAhead = 8;
+  for (int64_t i = threadIdx.x; i < segments; i += kAhead * kThreads) {
+    C part[kAhead];
+#pragma unroll
+    for (int u = 0; u < kAhead; ++u) {
+      part[u] = i + u * kThreads < segments ? row[i + u * kThreads] : R::template Start<C>();
+    }
+#pragma unroll
+    for (int u = 0; u < kAhead; ++u) x = R::Of(x, part[u]);
+  }
   x = BlockReduce<R>(x);
   if (threadIdx.x == 0) out[blockIdx.x] = cuda::Round<Out>(x * static_cast<C>(scale));
 }
 
-constexpr int kAcross = 32;
-constexpr int kDown = kThreads / kAcross;
+// ---- Columns.
 
-// Block (strip, segment, outer): kAcross threads of kVector columns each, kDown rows at a time.
-template <class R, typename T, typename Out, int kVector>
-__global__ void __launch_bounds__(kThreads)
-    ColumnsKernel(const T* in, Out* out, ComputeType<T>* partial,
-                  __grid_constant__ const Layout l) {
-  using C = ComputeType<T>;
-  const int across = threadIdx.x % kAcross, down = threadIdx.x / kAcross;
-  const int64_t column = (static_cast<int64_t>(blockIdx.x) * kAcross + across) * kVector;
-  const int64_t segment = blockIdx.y, o = blockIdx.z;
-  const int64_t end = min(l.count, (segment + 1) * l.segment);
-  C x[kVector];
+// Meets rows [begin, end), every `step`th, of kSize columns: a pack at `column`, or the columns
+// from `column` on that are `apart` from each other, the last one again for those behind it.
+template <class R, int kAhead, typename T, bool kPacked>
+__device__ __forceinline__ void TakeColumns(const T* from, const Layout& l, int64_t begin,
+                                            int64_t end, int64_t step, int64_t column, int apart,
+                                            ComputeType<T> (&x)[Pack<T>::kSize]) {
+  constexpr int kSize = Pack<T>::kSize;
+  if constexpr (kPacked) {
+    const T* const base = from + column;
+    if (l.reduced.rank <= 1) {
+      TakePacks<R, kAhead>(base, l.reduced.strides[0][0], begin, end, step, 1, x);
+      return;
+    }
+#pragma unroll 1
+    for (int64_t i = begin; i < end; i += step) {
+      const Pack<T> pack = cuda::LoadPack(base + OffsetOf(l.reduced, i));
 #pragma unroll
-  for (int k = 0; k < kVector; ++k) x[k] = R::template Start<C>();
-  if (column < l.columns) {
-    const T* const from = in + OffsetOf(l.kept, o) + OffsetOf(l.column, column);
-#pragma unroll 4
-    for (int64_t i = segment * l.segment + down; i < end; i += kDown) {
-      const T* const at = from + OffsetOf(l.reduced, i);
-      if constexpr (kVector > 1) {
-        const cuda::Pack<T> pack = cuda::LoadPack(at);
+      for (int k = 0; k < kSize; ++k) x[k] = R::Of(x[k], cuda::Load(pack.value[k]));
+    }
+  } else {
+    int64_t offset[kSize];
 #pragma unroll
-        for (int k = 0; k < kVector; ++k) x[k] = R::Of(x[k], cuda::Load(pack.value[k]));
-      } else {
-        x[0] = R::Of(x[0], cuda::Load(*at));
-      }
+    for (int k = 0; k < kSize; ++k) {
+      offset[k] = OffsetOf(l.column, min(column + static_cast<int64_t>(k) * apart, l.columns - 1));
+    }
+#pragma unroll 1
+    for (int64_t i = begin; i < end; i += step) {
+      const T* const row = from + OffsetOf(l.reduced, i);
+#pragma unroll
+      for (int k = 0; k < kSize; ++k) x[k] = R::Of(x[k], cuda::Load(row[offset[k]]));
     }
   }
-  __shared__ C shared[kDown][kAcross][kVector];
+}
+
+// One thread a pack of columns.
+template <class R, typename T, typename Out, bool kPacked>
+__global__ void __launch_bounds__(kThreads)
+    FlatColumnsKernel(const T* in, Out* out, int64_t packs, __grid_constant__ const Layout l) {
+  using C = ComputeType<T>;
+  constexpr int kSize = Pack<T>::kSize;
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
+  if (at >= packs) return;
+  const int64_t o = l.column_packs.Quotient(static_cast<uint32_t>(at));
+  const int64_t column = (at - o * l.column_packs.value) * kSize;
+  C x[kSize];
 #pragma unroll
-  for (int k = 0; k < kVector; ++k) shared[down][across][k] = x[k];
-  __syncthreads();
-  if (down != 0 || column >= l.columns) return;
+  for (int k = 0; k < kSize; ++k) x[k] = R::template Start<C>();
+  TakeColumns<R, 4, T, kPacked>(in + OffsetOf(l.kept, o), l, 0, l.count, 1, column, 1, x);
+  Out* const to = out + o * l.columns + column;
 #pragma unroll
-  for (int k = 0; k < kVector; ++k) {
-    C sum = shared[0][across][k];
+  for (int k = 0; k < kSize; ++k) {
+    if (column + k < l.columns) to[k] = cuda::Round<Out>(x[k] * static_cast<C>(l.scale));
+  }
+}
+
+// Block (strip of `outer`, segment): lanes across the strip, the other threads down.
+template <class R, typename T, typename Out, bool kPacked>
+__global__ void __launch_bounds__(kTallThreads)
+    TallColumnsKernel(const T* in, Out* out, ComputeType<T>* partial, int cluster,
+                      __grid_constant__ const Layout l) {
+  using C = ComputeType<T>;
+  constexpr int kSize = Pack<T>::kSize;
+  const int lanes = 1 << l.lanes_log;
+  const int across = threadIdx.x & (lanes - 1), down = threadIdx.x >> l.lanes_log;
+  const uint32_t o = blockIdx.x / l.strips;
+  const int64_t strip = static_cast<int64_t>(blockIdx.x - o * l.strips) * lanes * kSize;
+  const int64_t begin = static_cast<int64_t>(blockIdx.y) * l.segment;
+  const int64_t end = min(l.count, begin + l.segment);
+  C x[kSize];
 #pragma unroll
-    for (int i = 1; i < kDown; ++i) sum = R::Of(sum, shared[i][across][k]);
-    if (l.segments > 1) {
-      partial[(o * l.segments + segment) * l.columns + column + k] = sum;
-    } else {
-      out[o * l.columns + column + k] = cuda::Round<Out>(sum * static_cast<C>(l.scale));
+  for (int k = 0; k < kSize; ++k) x[k] = R::template Start<C>();
+  // Elements one by one are read side by side by neighboring threads.
+  const int64_t column = kPacked ? strip + across * kSize : strip + across;
+  if (column < l.columns) {
+    TakeColumns<R, 8, T, kPacked>(in + OffsetOf(l.kept, o), l, begin + down, end,
+                                  kTallThreads >> l.lanes_log, column, lanes, x);
+  }
+  // In each warp, then over warps; place [k][lane] is that of `column` in either case.
+  __shared__ C met[kTallWarps][kSize][kWarp + kWarp / kSize];
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
+  for (int offset = kWarp / 2; offset >= lanes; offset /= 2) {
+#pragma unroll
+    for (int k = 0; k < kSize; ++k) {
+      x[k] = R::Of(x[k], __shfl_xor_sync(~0u, x[k], offset));
     }
+  }
+  if (lane < lanes) {
+#pragma unroll
+    for (int k = 0; k < kSize; ++k) met[warp][k][lane] = x[k];
+  }
+  __syncthreads();
+  __shared__ C sums[kSize * kWarp];
+  const int width = lanes * kSize;
+  const bool mine = static_cast<int>(threadIdx.x) < width;
+  const int k = kPacked ? threadIdx.x % kSize : threadIdx.x >> l.lanes_log;
+  C sum = R::template Start<C>();
+  if (mine) {
+    const int place = kPacked ? threadIdx.x / kSize : threadIdx.x & (lanes - 1);
+    sum = met[0][k][place];
+#pragma unroll
+    for (int i = 1; i < kTallWarps; ++i) sum = R::Of(sum, met[i][k][place]);
+  }
+#if WEFT_CUDA_CLUSTERS
+  if (cluster > 1) {
+    const auto blocks = cooperative_groups::this_cluster();
+    const bool first = blocks.block_rank() == 0;
+    if (mine) sums[threadIdx.x] = sum;
+    blocks.sync();
+    if (first && mine) {
+      C theirs[kCluster];
+#pragma unroll
+      for (int i = 1; i < kCluster; ++i) {
+        theirs[i] =
+            i < cluster ? *blocks.map_shared_rank(&sums[threadIdx.x], i) : R::template Start<C>();
+      }
+#pragma unroll
+      for (int i = 1; i < kCluster; ++i) sum = R::Of(sum, theirs[i]);
+    }
+    // Nobody leaves while its partials are read.
+    blocks.sync();
+    if (!first) return;
+  }
+#endif
+  const int64_t c = strip + threadIdx.x;
+  if (!mine || c >= l.columns) return;
+  const int64_t groups = l.segments / cluster;
+  if (groups > 1) {
+    partial[(o * groups + blockIdx.y / cluster) * l.columns + c] = sum;
+  } else {
+    out[o * l.columns + c] = cuda::Round<Out>(sum * static_cast<C>(l.scale));
   }
 }
 
 // One result a thread.
 template <class R, typename C, typename Out>
 __global__ void __launch_bounds__(kThreads)
-    JoinColumnsKernel(const C* partial, Out* out, int64_t outer, int64_t segments, int64_t columns,
+    JoinColumnsKernel(const C* partial, Out* out, int64_t outer, int64_t groups, int64_t columns,
                       double scale) {
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i >= outer * columns) return;
-  const C* const from = partial + i / columns * segments * columns + i % columns;
-  C x = from[0];
-  for (int64_t s = 1; s < segments; ++s) x = R::Of(x, from[s * columns]);
+  const C* const from = partial + i / columns * groups * columns + i % columns;
+  C x = R::template Start<C>();
+  constexpr int kAhead = 8;
+  for (int64_t g = 0; g < groups; g += kAhead) {
+    C part[kAhead];
+#pragma unroll
+    for (int u = 0; u < kAhead; ++u) {
+      part[u] = g + u < groups ? from[(g + u) * columns] : R::template Start<C>();
+    }
+#pragma unroll
+    for (int u = 0; u < kAhead; ++u) x = R::Of(x, part[u]);
+  }
   out[i] = cuda::Round<Out>(x * static_cast<C>(scale));
 }
 
-int64_t StripsOf(const ReduceState& s, int vector) {
-  return CeilDiv(s.columns, int64_t{kAcross} * vector);
+// ---- What shapes choose.
+
+enum class Cut { kShortRows, kLongRows, kFlatColumns, kTallColumns };
+
+struct CutState : ReduceState {
+  Cut cut = Cut::kShortRows;
+  int lanes_log = 0;
+  int cluster = 1;  // blocks, a divisor of `segments`
+  int64_t strips = 1;
+};
+
+void CutRows(CutState* s, int64_t size) {
+  if (s->count <= kShortRow) {
+    s->cut = Cut::kShortRows;
+    while (1 << s->lanes_log < kWarp && size << s->lanes_log < s->count) ++s->lanes_log;
+    return;
+  }
+  s->cut = Cut::kLongRows;
+  s->segment = kRowSegment;
+  s->segments = CeilDiv(s->count, s->segment);
 }
 
-int VectorOf(DType dtype) { return static_cast<int>(16 / SizeOf(dtype)); }
+void CutColumns(CutState* s, int64_t size, bool clusters) {
+  const int64_t packs = CeilDiv(s->columns, size);
+  const bool fills = packs * s->outer >= kManyPacks;
+  if (s->count <= kFewRows || fills) {
+    s->cut = Cut::kFlatColumns;
+    return;
+  }
+  s->cut = Cut::kTallColumns;
+  // Strips as wide as leaves enough blocks.
+  s->lanes_log = 5;
+  const auto strips = [&] { return CeilDiv(packs, int64_t{1} << s->lanes_log); };
+  while (s->lanes_log > 2 && strips() * s->outer * kCluster < kBlocksWanted) --s->lanes_log;
+  s->strips = strips();
+  const int64_t rows = kTallThreads >> s->lanes_log;  // that a block takes at once
+  const int64_t most = std::max<int64_t>(1, s->count / (rows * kLeastSteps));
+  const int64_t wanted = CeilDiv(kMostBlocks, s->strips * s->outer);
+  while (s->cluster < kCluster && s->cluster < wanted && s->cluster * 2 <= most) s->cluster *= 2;
+  int64_t groups = 1;
+  if (s->cluster == kCluster && s->strips * s->outer * kCluster < kBlocksWanted / 2) {
+    groups = std::min({CeilDiv(s->count, kCluster * kBlockRows),
+                       CeilDiv(kBlocksWanted, s->strips * s->outer * kCluster), kMostGroups});
+  }
+  s->segments = s->cluster * groups;
+  s->segment = CeilDiv(s->count, s->segments);
+  if (!clusters) s->cluster = 1;
+}
 
 // Axes that are reduced; all when none is named.
 std::vector<bool> ReducedAxes(int rank, const std::vector<int64_t>& axes) {
@@ -212,7 +449,7 @@ Bound BindReduce(const std::string&, const BindArgs& args) {
   if (!args.out[0].contiguous()) return {.error = "the result is not contiguous"};
   const int rank = x.shape.rank();
   const std::vector<bool> reduced = ReducedAxes(rank, args.attrs->GetInts("axes"));
-  auto s = std::make_shared<ReduceState>();
+  auto s = std::make_shared<CutState>();
   s->kind = kKind;
   s->dtype = x.dtype;
   s->kept.operands = s->reduced.operands = s->column.operands = 1;
@@ -228,19 +465,13 @@ Bound BindReduce(const std::string&, const BindArgs& args) {
   s->outer = s->kept.elements;
   s->columns = s->column.elements;
   s->count = s->reduced.elements;
-  if (s->columns == 1) {
-    s->segment = kRowSegment;
-  } else {
-    // Of the shape alone, so that a view gives the bits of its copy.
-    const int64_t strips = std::max<int64_t>(1, StripsOf(*s, VectorOf(x.dtype)) * s->outer);
-    const int64_t wanted = std::max<int64_t>(1, kBlocksWanted / strips);
-    s->segment = std::max(kLeastRows, CeilDiv(s->count, wanted));
-  }
-  s->segments = std::max<int64_t>(1, CeilDiv(s->count, s->segment));
+  // Of the shape alone, so that a view gives the bits of its copy.
+  const int64_t size = 16 / static_cast<int64_t>(SizeOf(x.dtype));
+  s->columns == 1 ? CutRows(s.get(), size) : CutColumns(s.get(), size, cuda::HasClusters());
   Bound bound;
-  if (s->segments > 1) {
+  if (s->segments > s->cluster) {
     const int64_t each = x.dtype == DType::kF64 ? sizeof(double) : sizeof(float);
-    bound.scratch_bytes = s->outer * s->segments * s->columns * each;
+    bound.scratch_bytes = s->outer * (s->segments / s->cluster) * s->columns * each;
   }
   bound.state = std::move(s);
   return bound;
@@ -248,65 +479,92 @@ Bound BindReduce(const std::string&, const BindArgs& args) {
 
 unsigned Blocks(int64_t items, int64_t each) { return static_cast<unsigned>(CeilDiv(items, each)); }
 
-template <class R, typename T, typename Out>
-void LaunchRows(const ReduceState& s, const Layout& l, const KernelArgs& args) {
+// Whether every address that a pack would be read from is a multiple of 16.
+bool StepsAreWhole(const Walk& walk, int64_t size) {
+  for (int axis = 0; axis < walk.rank; ++axis) {
+    if (walk.strides[0][axis] % size != 0) return false;
+  }
+  return true;
+}
+template <typename T>
+bool InPacks(const CutState& s, const T* in) {
+  constexpr int64_t kSize = Pack<T>::kSize;
+  if (!cuda::IsAligned(in) || !StepsAreWhole(s.kept, kSize)) return false;
+  if (s.columns == 1) return s.reduced.rank <= 1 && s.reduced.inner_stride(0) == 1;
+  return s.column.rank <= 1 && s.column.inner_stride(0) == 1 && s.columns % kSize == 0 &&
+         StepsAreWhole(s.reduced, kSize);
+}
+
+template <class R, typename T, typename Out, bool kPacked>
+void LaunchRows(const CutState& s, const Layout& l, const KernelArgs& args) {
   using C = ComputeType<T>;
   const T* in = args.in[0].as<const T>();
   Out* out = args.out[0].as<Out>();
   const cudaStream_t stream = StreamOf(args);
-  if (s.count <= kShortRow) {
-    ShortRowsKernel<R, T, Out><<<Blocks(s.outer, kWarps), kThreads, 0, stream>>>(in, out, l);
+  if (s.cut == Cut::kShortRows) {
+    ShortRowsKernel<R, T, Out, kPacked>
+        <<<Blocks(s.outer, kThreads >> s.lanes_log), kThreads, 0, stream>>>(in, out, l);
     return;
   }
   auto* partial = static_cast<C*>(args.scratch);
-  LongRowsKernel<R, T, Out>
+  LongRowsKernel<R, T, Out, kPacked>
       <<<Blocks(s.outer * s.segments, 1), kThreads, 0, stream>>>(in, out, partial, l);
   if (s.segments == 1) return;
   JoinRowsKernel<R, C, Out>
       <<<Blocks(s.outer, 1), kThreads, 0, stream>>>(partial, out, s.segments, l.scale);
 }
 
-template <class R, typename T, typename Out>
-void LaunchColumns(const ReduceState& s, const Layout& l, const KernelArgs& args) {
+template <class R, typename T, typename Out, bool kPacked>
+void LaunchTall(const CutState& s, const Layout& l, const KernelArgs& args) {
   using C = ComputeType<T>;
-  const T* in = args.in[0].as<const T>();
-  Out* out = args.out[0].as<Out>();
-  const cudaStream_t stream = StreamOf(args);
   auto* partial = static_cast<C*>(args.scratch);
-  constexpr int kVector = cuda::Pack<T>::kSize;
-  // Every address that a pack is read from.
-  bool packs = cuda::IsAligned(in) && s.column.rank <= 1 && s.column.inner_stride(0) == 1 &&
-               s.columns % kVector == 0;
-  for (const Walk* walk : {&s.kept, &s.reduced}) {
-    for (int axis = 0; axis < walk->rank; ++axis) packs &= walk->strides[0][axis] % kVector == 0;
-  }
-  const int64_t strips = packs ? StripsOf(s, kVector) : StripsOf(s, 1);
-  const dim3 grid(static_cast<unsigned>(strips), static_cast<unsigned>(s.segments),
-                  static_cast<unsigned>(s.outer));
-  if (packs) {
-    ColumnsKernel<R, T, Out, kVector><<<grid, kThreads, 0, stream>>>(in, out, partial, l);
-  } else {
-    ColumnsKernel<R, T, Out, 1><<<grid, kThreads, 0, stream>>>(in, out, partial, l);
-  }
-  if (s.segments == 1) return;
-  JoinColumnsKernel<R, C, Out><<<Blocks(s.outer * s.columns, kThreads), kThreads, 0, stream>>>(
-      partial, out, s.outer, s.segments, s.columns, l.scale);
+  const dim3 grid(Blocks(s.strips * s.outer, 1), static_cast<unsigned>(s.segments));
+  cuda::LaunchClusters(TallColumnsKernel<R, T, Out, kPacked>, grid, kTallThreads, s.cluster,
+                       StreamOf(args), args.in[0].as<const T>(), args.out[0].as<Out>(), partial,
+                       s.cluster, l);
+  const int64_t groups = s.segments / s.cluster;
+  if (groups == 1) return;
+  JoinColumnsKernel<R, C, Out>
+      <<<Blocks(s.outer * s.columns, kThreads), kThreads, 0, StreamOf(args)>>>(
+          partial, args.out[0].as<Out>(), s.outer, groups, s.columns, l.scale);
+}
+
+template <class R, typename T, typename Out, bool kPacked>
+void LaunchPacked(const CutState& s, Layout* l, const KernelArgs& args) {
+  if (s.columns == 1) return LaunchRows<R, T, Out, kPacked>(s, *l, args);
+  if (s.cut == Cut::kTallColumns) return LaunchTall<R, T, Out, kPacked>(s, *l, args);
+  const int64_t packs = CeilDiv(s.columns, int64_t{Pack<T>::kSize});
+  l->column_packs = cuda::Divisor(packs);
+  FlatColumnsKernel<R, T, Out, kPacked>
+      <<<Blocks(s.outer * packs, kThreads), kThreads, 0, StreamOf(args)>>>(
+          args.in[0].as<const T>(), args.out[0].as<Out>(), s.outer * packs, *l);
 }
 
 template <class R, typename T, typename Out>
-int LaunchOf(const ReduceState& s, const KernelArgs& args) {
-  Layout l = {ToDevice(s.kept), ToDevice(s.reduced), ToDevice(s.column), s.outer, s.columns,
-              s.count,          s.segment,           s.segments,         1.0};
-  if (s.kind == Reduction::kMean) l.scale = 1.0 / static_cast<double>(s.count);
-  s.columns == 1 ? LaunchRows<R, T, Out>(s, l, args) : LaunchColumns<R, T, Out>(s, l, args);
+int LaunchOf(const CutState& s, const KernelArgs& args) {
+  Layout l = {.kept = ToDevice(s.kept),
+              .reduced = ToDevice(s.reduced),
+              .column = ToDevice(s.column),
+              .outer = s.outer,
+              .columns = s.columns,
+              .count = s.count,
+              .segment = s.segment,
+              .segments = s.segments,
+              .scale = s.kind == Reduction::kMean ? 1.0 / static_cast<double>(s.count) : 1.0,
+              .lanes_log = s.lanes_log,
+              .strips = static_cast<uint32_t>(s.strips),
+              .column_packs = {}};
+  if (InPacks(s, args.in[0].as<const T>())) {
+    LaunchPacked<R, T, Out, true>(s, &l, args);
+  } else {
+    LaunchPacked<R, T, Out, false>(s, &l, args);
+  }
   return cuda::LaunchError();
 }
 
 int LaunchReduce(const void* raw, const KernelArgs& args) {
-  const auto& s = *static_cast<const ReduceState*>(raw);
+  const auto& s = *static_cast<const CutState*>(raw);
   if (s.outer * s.columns == 0) return 0;
-  // A grid's third dimension; more would need another cut.
-  if (s.columns > 1 && s.outer > 65535) return static_cast<int>(cudaErrorInvalidConfiguration);
   const bool max = s.kind == Reduction::kMax;
   switch (s.dtype) {
     case DType::kF32:
@@ -319,114 +577,14 @@ int LaunchReduce(const void* raw, const KernelArgs& args) {
   }
 }
 
-// ---- Functions of whole rows: a block takes a row, which it reads three times.
-
-template <RowFunction kFunction, typename T>
-__global__ void __launch_bounds__(kThreads) RowKernel(const T* in, T* out, int64_t width) {
-  __shared__ float shared;
-  const T* const x = in + static_cast<int64_t>(blockIdx.x) * width;
-  T* const y = out + static_cast<int64_t>(blockIdx.x) * width;
-  float most = MaxOf::Start<float>();
-  for (int64_t i = threadIdx.x; i < width; i += kThreads) most = MaxOf::Of(most, cuda::Load(x[i]));
-  most = BlockReduce<MaxOf>(most);
-  if (threadIdx.x == 0) shared = most;
-  __syncthreads();
-  most = shared;
-  float sum = 0;
-  for (int64_t i = threadIdx.x; i < width; i += kThreads) sum += expf(cuda::Load(x[i]) - most);
-  __syncthreads();
-  sum = BlockReduce<SumOf>(sum);
-  if (threadIdx.x == 0) shared = kFunction == RowFunction::kSoftmax ? 1 / sum : logf(sum);
-  __syncthreads();
-  const float factor = shared;
-  for (int64_t i = threadIdx.x; i < width; i += kThreads) {
-    const float at = cuda::Load(x[i]) - most;
-    y[i] = cuda::Round<T>(kFunction == RowFunction::kSoftmax ? expf(at) * factor : at - factor);
-  }
-}
-
-// A NaN counts as greatest; the lowest index wins.
-template <typename T>
-__global__ void __launch_bounds__(kThreads) ArgmaxKernel(const T* in, int32_t* out, int64_t width) {
-  __shared__ float most[kThreads];
-  __shared__ int32_t at[kThreads];
-  const T* const x = in + static_cast<int64_t>(blockIdx.x) * width;
-  const auto better = [](float a, int32_t i, float b, int32_t j) {
-    const bool nan_a = a != a, nan_b = b != b;
-    if (nan_a || nan_b) return nan_a && (!nan_b || i < j);
-    return a > b || (a == b && i < j);
-  };
-  float value = MaxOf::Start<float>();
-  int32_t index = INT32_MAX;
-  for (int64_t i = threadIdx.x; i < width; i += kThreads) {
-    const float v = cuda::Load(x[i]);
-    if (index == INT32_MAX || better(v, static_cast<int32_t>(i), value, index)) {
-      value = v;
-      index = static_cast<int32_t>(i);
-    }
-  }
-  most[threadIdx.x] = value;
-  at[threadIdx.x] = index;
-  __syncthreads();
-  for (int half = kThreads / 2; half > 0; half /= 2) {
-    if (threadIdx.x < half) {
-      const int other = threadIdx.x + half;
-      if (at[other] != INT32_MAX &&
-          (at[threadIdx.x] == INT32_MAX ||
-           better(most[other], at[other], most[threadIdx.x], at[threadIdx.x]))) {
-        most[threadIdx.x] = most[other];
-        at[threadIdx.x] = at[other];
-      }
-    }
-    __syncthreads();
-  }
-  if (threadIdx.x == 0) out[blockIdx.x] = at[0];
-}
-
-template <RowFunction kFunction>
-Bound BindRows(const std::string&, const BindArgs& args) {
-  const ArrayRef& x = args.in[0];
-  if (!x.contiguous() || !args.out[0].contiguous()) return {.error = "operands are not contiguous"};
-  auto state = std::make_shared<RowState>();
-  state->function = kFunction;
-  state->width = x.shape.dim(-1);
-  state->rows = state->width == 0 ? 0 : x.elements() / state->width;
-  return {.state = std::move(state)};
-}
-
-template <RowFunction kFunction>
-int LaunchRowFunction(const void* raw, const KernelArgs& args) {
-  const auto& s = *static_cast<const RowState*>(raw);
-  if (s.rows == 0) return 0;
-  return cuda::ForFloat(args.in[0].dtype, [&](auto zero) {
-    using T = decltype(zero);
-    const unsigned blocks = Blocks(s.rows, 1);
-    if constexpr (std::is_same_v<T, double>) {
-      return static_cast<int>(cudaErrorInvalidValue);
-    } else if constexpr (kFunction == RowFunction::kArgmax) {
-      ArgmaxKernel<<<blocks, kThreads, 0, StreamOf(args)>>>(args.in[0].as<const T>(),
-                                                            args.out[0].as<int32_t>(), s.width);
-    } else {
-      RowKernel<kFunction><<<blocks, kThreads, 0, StreamOf(args)>>>(args.in[0].as<const T>(),
-                                                                    args.out[0].as<T>(), s.width);
-    }
-    return cuda::LaunchError();
-  });
-}
-
 }  // namespace
 
 void RegisterReduceCuda(KernelTable* table) {
-  const auto add = [table](const char* op, auto bind, auto launch) {
-    table->Add(op, DeviceKind::kCuda, {nullptr, bind, launch, true});
-  };
-  add("sum", BindReduce<Reduction::kSum>, LaunchReduce);
-  add("mean", BindReduce<Reduction::kMean>, LaunchReduce);
-  add("max", BindReduce<Reduction::kMax>, LaunchReduce);
-  add("argmax", BindRows<RowFunction::kArgmax>, LaunchRowFunction<RowFunction::kArgmax>);
-  add("softmax", BindRows<RowFunction::kSoftmax>, LaunchRowFunction<RowFunction::kSoftmax>);
-  add("log_softmax", BindRows<RowFunction::kLogSoftmax>,
-      LaunchRowFunction<RowFunction::kLogSoftmax>);
+  table->Add("sum", DeviceKind::kCuda, {nullptr, BindReduce<Reduction::kSum>, LaunchReduce, true});
+  table->Add("mean", DeviceKind::kCuda,
+             {nullptr, BindReduce<Reduction::kMean>, LaunchReduce, true});
+  table->Add("max", DeviceKind::kCuda, {nullptr, BindReduce<Reduction::kMax>, LaunchReduce, true});
+  RegisterRowFunctionsCuda(table);
 }
 
 }  // namespace weft
