@@ -50,6 +50,8 @@ std::string SummaryJson(const v1::Job& job) {
                           {"ranks", job.ranks()},
                           {"first_loss", result.first_loss()},
                           {"final_loss", result.final_loss()},
+                          {"losses", result.losses()},
+                          {"losses_every", result.losses_every()},
                           {"median_step_ms", result.median_step_ms()},
                           {"train_seconds", result.train_seconds()},
                           {"tokens_per_s", TokensPerSecond(result)},

@@ -8,9 +8,9 @@
 
 namespace weft::cli {
 
-// One line of JSON: state, steps, first_loss, final_loss, eval, median_step_ms, train_seconds,
-// tokens_per_s, peak_memory_bytes, state_digest, checkpoint; `reason` and `error` of a job that did
-// not end well.
+// One line of JSON: state, steps, first_loss, final_loss, losses, losses_every, eval,
+// median_step_ms, train_seconds, tokens_per_s, peak_memory_bytes, state_digest, checkpoint; `reason`
+// and `error` of a job that did not end well.
 std::string SummaryJson(const v1::Job& job);
 // The same line for a job that never came to be.
 std::string SummaryJson(const Status& error);

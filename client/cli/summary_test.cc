@@ -16,6 +16,8 @@ v1::Job DoneJob() {
   result->set_steps(700);
   result->set_first_loss(3.5);
   result->set_final_loss(0.25);
+  for (const float loss : {3.5f, 2.0f, 0.25f}) result->add_losses(loss);
+  result->set_losses_every(350);
   result->set_median_step_ms(20);
   result->set_train_seconds(14);
   result->set_tokens_per_step(3840);
@@ -35,6 +37,8 @@ TEST(SummaryJson, DoneJob_HasEveryFieldOnOneLine) {
   EXPECT_EQ(json["steps"], 700);
   EXPECT_EQ(json["first_loss"], 3.5);
   EXPECT_EQ(json["final_loss"], 0.25);
+  EXPECT_EQ(json["losses"], nlohmann::json({3.5, 2.0, 0.25}));
+  EXPECT_EQ(json["losses_every"], 350);
   EXPECT_EQ(json["eval"]["accuracy"], 0.997);
   EXPECT_EQ(json["median_step_ms"], 20);
   EXPECT_EQ(json["train_seconds"], 14);

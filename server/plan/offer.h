@@ -15,7 +15,7 @@ struct GpuOffer {
   int32_t count = 0;  // 0: it has none
   std::string model;
   int32_t processors = 0;                        // of one
-  int64_t memory_bytes = 0;                      // a slot, where all slots are in use; 0: unknown
+  int64_t memory_bytes = 0;                      // of one; 0: unknown
   std::map<std::string, std::string> libraries;  // name -> version
 };
 

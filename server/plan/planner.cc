@@ -80,14 +80,20 @@ int32_t CoresPerRank(const v1::JobSpec& spec, const std::vector<WorkerOffer>& wo
 
 Status CheckMemory(const Plan& plan, const std::vector<WorkerOffer>& workers) {
   const bool on_gpu = OnGpu(plan.numerics);
+  const int64_t each = plan.estimate.total_bytes;
   for (const WorkerOffer& worker : workers) {
     const int64_t has = on_gpu ? worker.gpu.memory_bytes : worker.memory_bytes;
-    if (has > 0 && plan.estimate.total_bytes > has) {
+    // As many of the job's ranks as could come here; ranks beyond the GPUs share them.
+    int64_t sharing = std::clamp(worker.slots, 1, std::max(1, plan.ranks));
+    if (on_gpu) sharing = (sharing + worker.gpu.count - 1) / std::max(1, worker.gpu.count);
+    if (has > 0 && each * sharing > has) {
       return CannotRun(
-          worker,
-          absl::StrCat("has ", has >> 20, " MiB of memory", on_gpu ? " a slot on its GPUs" : "",
-                       ", a rank needs ", plan.estimate.total_bytes >> 20,
-                       " MiB; use more lanes (smaller ones) or a smaller model"));
+          worker, absl::StrCat("has ", has >> 20, " MiB of memory", on_gpu ? " on a GPU" : "", ", ",
+                               sharing == 1 ? std::string("a rank needs ")
+                                            : absl::StrCat(sharing, " ranks need "),
+                               (each * sharing) >> 20,
+                               " MiB; use more lanes (smaller ones), fewer ranks or "
+                               "a smaller model"));
     }
   }
   return absl::OkStatus();
@@ -110,12 +116,10 @@ WorkerOffer OfferOf(const v1::Registration& r) {
   offer.memory_bytes = r.memory_bytes();
   const v1::GpuFacts& gpu = r.gpu();
   if (gpu.count() > 0) {
-    // Slots beyond the GPUs share them.
-    const int64_t sharing = (std::max(1, r.slots()) + gpu.count() - 1) / gpu.count();
     offer.gpu = {gpu.count(),
                  gpu.model(),
                  gpu.processors(),
-                 gpu.memory_bytes() / sharing,
+                 gpu.memory_bytes(),
                  {gpu.libraries().begin(), gpu.libraries().end()}};
   }
   return offer;

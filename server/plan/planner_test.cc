@@ -241,7 +241,7 @@ TEST(MakePlan, Precisions_HaveTheirOwnCosts) {
   EXPECT_GT(cpu.estimate.step_seconds, 20 * fp32.estimate.step_seconds);
 }
 
-TEST(OfferOf, SlotsBeyondTheGpus_ShareTheirMemory) {
+TEST(OfferOf, Registration_BecomesWhatItOffers) {
   v1::Registration facts;
   facts.set_slots(3);
   facts.set_memory_bytes(1000);
@@ -256,12 +256,31 @@ TEST(OfferOf, SlotsBeyondTheGpus_ShareTheirMemory) {
   EXPECT_EQ(offer.gpu.count, 2);
   EXPECT_EQ(offer.gpu.model, "NVIDIA H200");
   EXPECT_EQ(offer.gpu.processors, 132);
-  EXPECT_EQ(offer.gpu.memory_bytes, int64_t{4} << 20);
+  EXPECT_EQ(offer.gpu.memory_bytes, int64_t{8} << 20);
   EXPECT_EQ(offer.gpu.libraries.at("nccl"), "2.28");
-  WorkerOffer small = GpuWorker("b", 1);
-  small.gpu.memory_bytes = 1 << 20;
-  ExpectRefused(PlanOf(In(v1::PRECISION_BF16), {small}), absl::StatusCode::kFailedPrecondition,
-                "worker b has 1 MiB of memory a slot on its GPUs");
+}
+
+TEST(MakePlan, RanksThatShareMemory_NeedAllOfIt) {
+  WorkerOffer worker = GpuWorker("b", 6);
+  const v1::JobSpec spec = In(v1::PRECISION_BF16);
+  struct Case {
+    int32_t gpus, ranks;
+    int64_t fits;  // ranks on a GPU
+    bool refused;
+  };
+  for (const Case& c : {Case{1, 1, 1, false}, Case{1, 2, 1, true}, Case{2, 2, 1, false},
+                        Case{2, 3, 1, true}, Case{2, 3, 2, false}, Case{1, 1, 0, true}}) {
+    worker.gpu.count = c.gpus;
+    worker.gpu.memory_bytes = 0;
+    const int64_t each = PlanOf(spec, {worker}, {.ranks = c.ranks})->estimate.total_bytes;
+    worker.gpu.memory_bytes = std::max<int64_t>(1, c.fits * (each + each / 2));
+    const auto plan = PlanOf(spec, {worker}, {.ranks = c.ranks});
+    if (c.refused) {
+      ExpectRefused(plan, absl::StatusCode::kFailedPrecondition, "MiB of memory on a GPU");
+    } else {
+      EXPECT_TRUE(plan.ok()) << plan.status();
+    }
+  }
 }
 
 TEST(MakePlan, Refusals_SayWhy) {

@@ -117,6 +117,8 @@ TEST_F(ExecutorTest, Run_ReportsEveryLossOnceAndResult) {
   EXPECT_EQ(checkpoints, (std::vector<int64_t>{5, 10, 12}));
   EXPECT_EQ(result->steps, 12);
   EXPECT_EQ(result->first_loss, losses.front());
+  EXPECT_EQ(result->losses, losses);
+  EXPECT_EQ(result->losses_every, 1);
   EXPECT_EQ(result->final_loss, losses.back());
   EXPECT_GT(result->peak_memory_bytes, 0);
   EXPECT_EQ(result->tokens_per_step, 12 * 12);

@@ -18,6 +18,12 @@
 namespace weft {
 namespace {
 
+// By the signal, also where a sanitizer handles it.
+void Crash() {
+  std::signal(SIGSEGV, SIG_DFL);
+  raise(SIGSEGV);
+}
+
 class FakeExecutor final : public v1::ExecutorService::Service {
  public:
   grpc::Status Open(grpc::ServerContext*, const v1::OpenRequest* request,
@@ -26,7 +32,7 @@ class FakeExecutor final : public v1::ExecutorService::Service {
     if (behaviour_ == "open_fails") {
       return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "no such data");
     }
-    if (behaviour_ == "open_crashes") raise(SIGSEGV);
+    if (behaviour_ == "open_crashes") Crash();
     response->set_endpoint(request->host() + ":1");
     response->set_data_digest("0:0");
     return grpc::Status::OK;
@@ -43,7 +49,7 @@ class FakeExecutor final : public v1::ExecutorService::Service {
     writer->Write(report);
     std::printf("in step 4\n");
     std::fflush(stdout);
-    if (behaviour_ == "crash") raise(SIGSEGV);
+    if (behaviour_ == "crash") Crash();
     if (behaviour_ == "exit7") _exit(7);
     if (behaviour_ == "wait") stop_.WaitForNotification();
     report.Clear();

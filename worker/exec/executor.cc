@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <iterator>
 #include <utility>
 
 #include "fabric/base/clock.h"
@@ -17,6 +18,7 @@ namespace {
 constexpr float kStopRequest = 1;
 constexpr float kSaveRequest = 65536;
 
+constexpr int64_t kMostLosses = 10'000;  // in a result
 constexpr absl::Duration kReportInterval = absl::Milliseconds(200);
 
 double Milliseconds(absl::Duration d) { return absl::ToDoubleMilliseconds(d); }
@@ -334,6 +336,10 @@ StatusOr<RunResult> Executor::Train(const ReportSink& report) {
   if (!losses_.empty()) {
     result.first_loss = losses_.front();
     result.final_loss = losses_.back();
+    result.losses_every = 1 + (std::ssize(losses_) - 1) / kMostLosses;
+    for (size_t i = 0; i < losses_.size(); i += static_cast<size_t>(result.losses_every)) {
+      result.losses.push_back(losses_[i]);
+    }
   }
   result.median_step_ms = Median(std::move(step_ms));
   result.peak_memory_bytes = PeakMemoryBytes();

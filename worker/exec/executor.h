@@ -56,6 +56,8 @@ struct RunResult {
   std::string text;
   double train_seconds = 0;
   int64_t tokens_per_step = 0;
+  std::vector<float> losses;  // of the first step and each losses_every further ones
+  int64_t losses_every = 1;
 };
 
 enum class StopMode { kNone, kStop, kSaveAndStop, kAbort };

@@ -154,6 +154,8 @@ v1::JobResult ToProto(const RunResult& result) {
   proto.set_text(result.text);
   proto.set_train_seconds(result.train_seconds);
   proto.set_tokens_per_step(result.tokens_per_step);
+  proto.mutable_losses()->Add(result.losses.begin(), result.losses.end());
+  proto.set_losses_every(result.losses_every);
   return proto;
 }
 
