@@ -1,7 +1,7 @@
 // Attention and rotary embedding on CUDA: which way is taken, by dtype and shape. About in
 // the order of preference:
-//   whole:    bf16, a head in shared memory (whole_heads.cu);
 //   cudnn:    bf16 without rotation, long contexts (cudnn_attention.h);
+//   whole:    bf16, a head in shared memory (whole_heads.cu);
 //   streamed: tiles that go by, on tensor cores (streamed_heads.cuh);
 //   general:  any width (general.cu).
 #include <algorithm>
@@ -60,16 +60,23 @@ std::shared_ptr<const CudnnAttention> CudnnOf(const AttentionCall& call, Pass pa
   return pass == Pass::kForward ? CudnnAttention::Forward(call) : CudnnAttention::Backward(call);
 }
 
+// From where its gradient is faster than ours; it wants more scratch.
+constexpr int kCudnnBackwardTime = 512;
+
 std::vector<Way> WaysOf(const AttentionCall& call, DType dtype, Pass pass) {
   std::vector<Way> ways;
+  const bool cudnn = CudnnFits(call, dtype) && CudnnOf(call, pass) != nullptr;
+  if (cudnn && pass == Pass::kForward) ways.push_back(Way::kCudnn);
   if (dtype == DType::kBF16 && attention::WholeHeadsFit(call.time, call.width)) {
     ways.push_back(Way::kWhole);
   }
-  const bool cudnn = CudnnFits(call, dtype) && CudnnOf(call, pass) != nullptr;
-  if (cudnn && pass == Pass::kForward) ways.push_back(Way::kCudnn);
+  if (cudnn && pass == Pass::kBackward && call.time >= kCudnnBackwardTime) {
+    ways.push_back(Way::kCudnn);
+  }
   if (attention::StreamedHeadsFit(call.width)) ways.push_back(Way::kStreamed);
-  // Its deterministic gradient wants scratch of [heads, time, time].
-  if (cudnn && pass == Pass::kBackward) ways.push_back(Way::kCudnn);
+  if (cudnn && pass == Pass::kBackward && call.time < kCudnnBackwardTime) {
+    ways.push_back(Way::kCudnn);
+  }
   if (call.width <= attention::kMostWidth) ways.push_back(Way::kGeneral);
   return ways;
 }
