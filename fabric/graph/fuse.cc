@@ -55,6 +55,24 @@ GraphNode LinearGradGelu(const GraphNode& linear, const GraphNode& grad) {
   return {linear.name, "", {linear.in[0], linear.in[1], grad.in[0]}, grad.out, linear.attrs};
 }
 
+// Over all dimensions but the last, which alone is kept.
+bool SumsColumns(const Graph& graph, const GraphNode&, const GraphNode& sum) {
+  const int lead = graph.values[sum.in[0]].shape.rank() - 1;
+  const std::vector<int64_t> axes = sum.attrs.GetInts("axes");
+  if (sum.attrs.GetBool("keep") || lead < 1 || std::ssize(axes) != lead) return false;
+  for (int i = 0; i < lead; ++i) {
+    if (axes[i] != i) return false;
+  }
+  return true;
+}
+
+// op(...) -> d, ...; sum(d) -> sums
+GraphNode WithColumnSums(const GraphNode& op, const GraphNode& sum) {
+  GraphNode node{op.name, "", op.in, op.out, op.attrs};
+  node.out.push_back(sum.out[0]);
+  return node;
+}
+
 constexpr FusionStage kForward = FusionStage::kForward;
 constexpr FusionStage kBackward = FusionStage::kBackward;
 
@@ -72,6 +90,8 @@ constexpr FusionRule kRules[] = {
      3, NoBias, LinearCrossEntropy},
     {"product into gelu's gradient", kBackward, "linear", "gelu_grad", 1, "linear_grad_gelu", true,
      false, -1, NoBias, LinearGradGelu},
+    {"bias gradient beside gelu's", kBackward, "linear_grad_gelu", "sum", 0,
+     "linear_grad_gelu_bias", true, true, -1, SumsColumns, WithColumnSums},
 };
 
 // One rule over one graph: who makes and who uses each value, kept up to date as nodes are

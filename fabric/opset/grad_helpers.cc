@@ -10,6 +10,10 @@ Value SumTo(Emitter& e, const Value& g, const Shape& like) {
   if (!g.valid() || g.shape() == like) return g;
   const int lead = g.shape().rank() - like.rank();
   std::vector<int64_t> axes;
+  if (Shape(g.shape().begin() + lead, g.shape().end()) == like) {
+    for (int i = 0; i < lead; ++i) axes.push_back(i);
+    return e.Emit("sum", {g}, {{"axes", axes}});
+  }
   for (int i = 0; i < g.shape().rank(); ++i) {
     const bool broadcast = i < lead || (like.dim(i - lead) == 1 && g.shape().dim(i) != 1);
     if (broadcast) axes.push_back(i);

@@ -64,6 +64,12 @@ void Mlp(GraphBuilder& b, bool transposed) {
                   {{"transpose_w", transposed}}));
 }
 
+void MlpWithBias(GraphBuilder& b) {
+  const Value x = Matrix(b, "x", {2, 3, 8}), bias = Matrix(b, "up_bias", {5});
+  const Value h = b.Emit("linear", {x, Matrix(b, "up", {8, 5}), bias});
+  Weigh(b, b.Emit("linear", {b.Emit("gelu", {h}), Matrix(b, "down", {5, 8})}));
+}
+
 void RotaryAttention(GraphBuilder& b) {
   const Value qkv = Matrix(b, "qkv", {2, 6, 24});
   const Value rotated = b.Emit("rotary", {qkv}, {{"heads", int64_t{2}}, {"base", 10000.0}});
@@ -94,6 +100,8 @@ const Case kCases[] = {
      [](GraphBuilder& b) { Mlp(b, false); }},
     {"product into gelu's gradient", "linear_grad_gelu", "gelu_grad",
      [](GraphBuilder& b) { Mlp(b, true); }},
+    {"bias gradient beside gelu's", "linear_grad_gelu_bias", "linear_grad_gelu",
+     [](GraphBuilder& b) { MlpWithBias(b); }},
     {"rotary into attention", "attention", "rotary", RotaryAttention},
     {"head into loss", "linear_cross_entropy", "cross_entropy",
      [](GraphBuilder& b) { HeadIntoLoss(b, false); }},

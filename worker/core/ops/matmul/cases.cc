@@ -67,6 +67,15 @@ std::vector<Doubles> GradGeluReference(const RefArgs& r) {
   return {dh};
 }
 
+std::vector<Doubles> GradGeluBiasReference(const RefArgs& r) {
+  std::vector<Doubles> out = GradGeluReference(r);
+  const int64_t n = r.out_metas[1].elements();
+  Doubles sums(n, 0.0);
+  for (size_t i = 0; i < out[0].size(); ++i) sums[i % n] += out[0][i];
+  out.push_back(sums);
+  return out;
+}
+
 std::vector<Doubles> GradWReference(const RefArgs& r) {
   const bool tw = r.attrs.GetBool("transpose_w");
   const int64_t k = r.metas[0].shape.dim(-1), n = r.metas[1].shape.dim(-1);
@@ -109,6 +118,14 @@ OpCase GradGelu(const char* name, Shape dy, Shape w, bool tw) {
           .relative = 1e-5,
           .absolute = 2e-5,
           .reference = GradGeluReference};
+}
+
+OpCase GradGeluBias(const char* name, Shape dy, Shape w, bool tw) {
+  OpCase c = GradGelu(name, dy, w, tw);
+  c.op = "linear_grad_gelu_bias";
+  c.reference = GradGeluBiasReference;
+  c.absolute = 2e-4;
+  return c;
 }
 
 OpCase GradW(const char* name, Shape x, Shape dy, bool tw) {
@@ -168,6 +185,13 @@ OpCases MatmulCases() {
       GradGelu("wide", {96, 128}, {64, 128}, true),
       Tf32(GradGelu("tf32", {96, 128}, {128, 64}, false)),
       GradGelu("nothing_contracted", {3, 0}, {0, 4}, false),
+      GradGeluBias("plain", {2, 3, 5}, {5, 7}, false),
+      GradGeluBias("transposed", {11, 16}, {40, 16}, true),
+      GradGeluBias("several_tiles", {140, 36}, {36, 100}, false),
+      GradGeluBias("wide", {300, 64}, {136, 64}, true),
+      GradGeluBias("many_rows", {1037, 8}, {8, 16}, false),
+      Tf32(GradGeluBias("tf32", {96, 128}, {128, 64}, false)),
+      GradGeluBias("nothing_contracted", {3, 0}, {0, 4}, false),
       GradW("plain", {2, 3, 5}, {2, 3, 7}, false),
       GradW("transposed", {6, 5}, {6, 7}, true),
       GradW("several_chunks", {1037, 9}, {1037, 37}, false),

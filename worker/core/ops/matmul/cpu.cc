@@ -104,6 +104,32 @@ int LaunchLinearGradGelu(const void* state, const KernelArgs& args) {
   return 0;
 }
 
+// Columns of a tile's sums, and rows that are added before their sum joins the others'.
+constexpr int64_t kSumColumns = 64;
+constexpr int64_t kSumRows = 64;
+
+void SumColumns(const float* x, int64_t rows, int64_t n, float* sums, TileRunner* tiles) {
+  tiles->For((n + kSumColumns - 1) / kSumColumns, [&](int64_t tile, int) {
+    const int64_t first = tile * kSumColumns, columns = std::min(kSumColumns, n - first);
+    std::fill_n(sums + first, columns, 0.0f);
+    for (int64_t begin = 0; begin < rows; begin += kSumRows) {
+      float part[kSumColumns] = {};
+      for (int64_t row = begin; row < std::min(rows, begin + kSumRows); ++row) {
+        const float* __restrict from = x + row * n + first;
+        for (int64_t i = 0; i < columns; ++i) part[i] += from[i];
+      }
+      for (int64_t i = 0; i < columns; ++i) sums[first + i] += part[i];
+    }
+  });
+}
+
+int LaunchLinearGradGeluBias(const void* state, const KernelArgs& args) {
+  const auto& s = *static_cast<const LinearState*>(state);
+  LaunchLinearGradGelu(state, args);
+  SumColumns(args.out[0].as<const float>(), s.m, s.n, args.out[1].as<float>(), args.tiles);
+  return 0;
+}
+
 // c[p, q] = sum over rows of left[row, p] * right[row, q], in blocks of c.
 struct GradWState {
   int64_t rows = 0, p = 0, q = 0;
@@ -215,6 +241,8 @@ void RegisterMatmulCpu(KernelTable* table) {
   table->Add("linear", DeviceKind::kCpu, {nullptr, BindLinear, LaunchLinear});
   table->Add("linear_gelu", DeviceKind::kCpu, {nullptr, BindLinear, LaunchLinearGelu});
   table->Add("linear_grad_gelu", DeviceKind::kCpu, {nullptr, BindLinear, LaunchLinearGradGelu});
+  table->Add("linear_grad_gelu_bias", DeviceKind::kCpu,
+             {nullptr, BindLinear, LaunchLinearGradGeluBias});
   table->Add("linear_grad_w", DeviceKind::kCpu, {nullptr, BindGradW, LaunchGradW});
 }
 

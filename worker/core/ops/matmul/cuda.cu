@@ -75,6 +75,12 @@ ProductSpec GradGeluSpec(const BindArgs& args) {
   return spec;
 }
 
+ProductSpec GradGeluBiasSpec(const BindArgs& args) {
+  ProductSpec spec = GradGeluSpec(args);
+  spec.sums_columns = true;
+  return spec;
+}
+
 // x, dy -> dw = x' dy, or dy' x where w is stored transposed.
 ProductSpec GradWSpec(const BindArgs& args) {
   ProductSpec spec = TypesOf(args);
@@ -88,7 +94,7 @@ ProductSpec GradWSpec(const BindArgs& args) {
 // Where the operands of the op go.
 enum class Role {
   kForward,   // a, b, bias? -> c, aux?
-  kGradGelu,  // a, b, aux -> c
+  kGradGelu,  // a, b, aux -> c, sums?
   kGradW,     // a, b -> c, the first two swapped where w is stored transposed
 };
 
@@ -128,6 +134,7 @@ int Launch(const void* raw, const KernelArgs& args) {
   o.workspace = args.scratch;
   if (s.role == Role::kGradGelu) {
     o.aux = args.in[2].data;
+    if (args.out_count > 1) o.sums = args.out[1].as<float>();
   } else {
     if (args.in_count > 2) o.bias = args.in[2].data;
     if (args.out_count > 1) o.aux = args.out[1].data;
@@ -149,6 +156,9 @@ void RegisterMatmulCuda(KernelTable* table) {
   Add<LinearSpecWith<Epilogue::kGelu, Epilogue::kBiasGelu>>(table, "linear_gelu");
   table->Add("linear_grad_gelu", DeviceKind::kCuda,
              {CandidatesOf<GradGeluSpec>, BindOp<GradGeluSpec, Role::kGradGelu>, Launch, true});
+  table->Add(
+      "linear_grad_gelu_bias", DeviceKind::kCuda,
+      {CandidatesOf<GradGeluBiasSpec>, BindOp<GradGeluBiasSpec, Role::kGradGelu>, Launch, true});
   table->Add("linear_grad_w", DeviceKind::kCuda,
              {CandidatesOf<GradWSpec>, BindOp<GradWSpec, Role::kGradW>, Launch, true});
 }

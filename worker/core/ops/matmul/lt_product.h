@@ -32,6 +32,7 @@ struct ProductSpec {
     kGeluGrad,  // x times the slope of gelu at aux[m, n]
   };
   Epilogue epilogue = Epilogue::kNone;
+  bool sums_columns = false;  // also the sums of c's columns; not LtProduct
 };
 
 struct ProductOperands {
@@ -40,6 +41,7 @@ struct ProductOperands {
   void* c = nullptr;
   const void* bias = nullptr;  // as `out`
   void* aux = nullptr;         // as `out`
+  float* sums = nullptr;       // [n]
   void* workspace = nullptr;   // workspace_bytes(), on 256 bytes
 };
 

@@ -116,6 +116,12 @@ StatusOr<std::vector<TensorMeta>> InferLinearGradGelu(const InferArgs& args) {
   return std::vector<TensorMeta>{args.in[2]};
 }
 
+StatusOr<std::vector<TensorMeta>> InferLinearGradGeluBias(const InferArgs& args) {
+  ASSIGN_OR_RETURN(std::vector<TensorMeta> out, InferLinearGradGelu(args));
+  out.push_back({DType::kF32, {out[0].shape.dim(-1)}});
+  return out;
+}
+
 int64_t LinearFlops(const CostArgs& args) {
   return 2 * args.out[0].elements() * args.in[0].shape.dim(-1);
 }
@@ -214,6 +220,15 @@ void AddMatmulOps(OpSet* set) {
             .outputs = {"dh"},
             .attrs = {kTransposeW, kTf32},
             .infer = InferLinearGradGelu,
+            .differentiable = false,
+            .flops = LinearFlops,
+            .precision = Precision::kNarrow});
+  set->Add({.name = "linear_grad_gelu_bias",
+            .doc = "dh of linear_grad_gelu, and its sum over all leading dimensions",
+            .inputs = {"dy", "w", "h"},
+            .outputs = {"dh", "dbias"},
+            .attrs = {kTransposeW, kTf32},
+            .infer = InferLinearGradGeluBias,
             .differentiable = false,
             .flops = LinearFlops,
             .precision = Precision::kNarrow});

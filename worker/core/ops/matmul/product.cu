@@ -5,6 +5,7 @@
 #include <cstdlib>
 
 #include "worker/core/ops/cuda_kernel.cuh"
+#include "worker/core/ops/matmul/column_sums.cuh"
 #include "worker/core/ops/matmul/product.h"
 #include "worker/core/ops/matmul/product_table.h"
 
@@ -246,6 +247,7 @@ bool MayFuse(const ProductSpec& s) {
 
 ProductSpec WithoutGelu(ProductSpec spec) {
   spec.epilogue = HasBias(spec) ? ProductSpec::Epilogue::kBias : ProductSpec::Epilogue::kNone;
+  spec.sums_columns = false;
   return spec;
 }
 ProductSpec WithoutEpilogue(ProductSpec spec) {
@@ -290,6 +292,7 @@ std::string Product::KeyOf(const ProductSpec& s) {
   constexpr const char* kEpilogues[] = {"", " bias", " gelu", " bias gelu", " gelu grad"};
   key += kEpilogues[static_cast<int>(s.epilogue)];
   if (s.accumulates) key += " +=";
+  if (s.sums_columns) key += " sums";
   return key;
 }
 
@@ -301,6 +304,8 @@ std::vector<std::string> Product::Candidates(const ProductSpec& spec) {
     for (size_t i = 0; i < ids.size() && i < most; ++i) all.push_back(kind + ids[i]);
   };
   constexpr size_t kAll = SIZE_MAX;
+  const std::vector<std::string> tiles_of = TileProduct::Candidates(spec);
+  all.insert(all.end(), tiles_of.begin(), tiles_of.end());
   if (MayFuse(spec)) append("", spec, kAll);
   if (HasGelu(spec)) append("after+", WithoutGelu(spec), kAll);
   const int64_t tiles = CeilDiv(spec.m, 128) * CeilDiv(spec.n, 128);
@@ -316,12 +321,28 @@ std::vector<std::string> Product::Candidates(const ProductSpec& spec) {
 
 bool Product::Use(const ProductSpec& spec, const std::string& candidate, std::string* error) {
   spec_ = spec;
+  tiles_ = nullptr;
   library_ = nullptr;
   slices_ = 1;
   fused_ = true;
   adds_bias_ = false;
-  workspace_bytes_ = 0;
-  if (candidate == "plain" || Empty(spec)) {
+  workspace_bytes_ = sums_at_ = 0;
+  if (!UseKernels(spec, candidate, error)) return false;
+  // Also where tiles sum columns: they may not take the operands.
+  if (spec.sums_columns) {
+    sums_at_ = CeilDiv(workspace_bytes_, 256) * 256;
+    workspace_bytes_ = sums_at_ + ColumnSumsScratch(spec.m, spec.n);
+  }
+  return true;
+}
+
+bool Product::UseKernels(const ProductSpec& spec, const std::string& candidate,
+                         std::string* error) {
+  if (candidate == "plain" || Empty(spec)) return true;
+  if (candidate.compare(0, 4, "tile") == 0) {
+    tiles_ = TileProduct::Make(spec, candidate, error);
+    if (tiles_ == nullptr) return false;
+    workspace_bytes_ = tiles_->workspace_bytes();
     return true;
   }
   const size_t plus = candidate.find('+');
@@ -359,6 +380,7 @@ std::shared_ptr<const Product> Product::Make(const ProductSpec& spec, const std:
   for (const ProductRow& row : kProductRows) {
     if (key == row.key) tries.push_back(row.candidate);
   }
+  for (const std::string& id : TileProduct::Candidates(spec)) tries.push_back(id);
   if (MayFuse(spec)) tries.push_back("default");
   if (HasGelu(spec)) tries.push_back("after+default");
   if (spec.epilogue != Epilogue::kNone) tries.push_back("bare+default");
@@ -389,7 +411,20 @@ int Product::MultiplySlices(const ProductOperands& o, cudaStream_t stream) const
 }
 
 int Product::Launch(const ProductOperands& o, cudaStream_t stream) const {
-  if (spec_.m * spec_.n * spec_.batch == 0) return 0;
+  if (spec_.n * spec_.batch == 0 || (spec_.m == 0 && !spec_.sums_columns)) return 0;
+  if (tiles_ != nullptr && tiles_->Takes(o)) return tiles_->Launch(o, stream);
+  if (const int error = LaunchProduct(o, stream); error != 0 || !spec_.sums_columns) return error;
+  auto* const scratch = reinterpret_cast<float*>(static_cast<char*>(o.workspace) + sums_at_);
+  if (spec_.out == DType::kBF16) {
+    LaunchColumnSums(static_cast<const bf16*>(o.c), spec_.m, spec_.n, scratch, o.sums, stream);
+  } else {
+    LaunchColumnSums(static_cast<const float*>(o.c), spec_.m, spec_.n, scratch, o.sums, stream);
+  }
+  return LaunchError();
+}
+
+int Product::LaunchProduct(const ProductOperands& o, cudaStream_t stream) const {
+  if (spec_.m == 0) return 0;
   const bool library = library_ != nullptr && library_->Takes(o);
   if (library && slices_ > 1) return MultiplySlices(o, stream);
   if (library && fused_) return library_->Launch(o, stream);

@@ -1,6 +1,7 @@
 // A matrix product and what follows it, bound once and launched often: by cuBLASLt with the
 // epilogue in it, by cuBLASLt with the epilogue in a kernel of ours, by cuBLASLt in slices of k
-// that a kernel of ours adds, or, where the library refuses, by a plain kernel. Immutable, so any
+// that a kernel of ours adds, by a kernel of tiles (TileProduct), or, where the library refuses, by
+// a plain kernel. Immutable, so any
 // thread may launch it. Standard library and CUDA only.
 #pragma once
 
@@ -12,6 +13,7 @@
 #include <cuda_runtime.h>
 
 #include "worker/core/ops/matmul/lt_product.h"
+#include "worker/core/ops/matmul/tile_product.h"
 
 namespace weft::cuda {
 
@@ -20,11 +22,12 @@ class Product {
   // What could run, "default" first; each gives the same bits every time:
   //   ID             the library's algorithm (LtProduct), with the epilogue;
   //   after+ID       the same without gelu, which a kernel of ours adds;
+  //   tileID         a kernel of TileProduct, with the epilogue;
   //   slicesS+ID     k in S equal slices, whose products are added in order;
   //   plain          a kernel of ours, slow.
   static std::vector<std::string> Candidates(const ProductSpec& spec);
   // nullptr, with the reason in *error, when there is no such candidate. "default": the row of
-  // product_table.h, or else the library's favorite, or else the plain kernel.
+  // product_table.h, or else a kernel of tiles, the library's favorite, or the plain kernel.
   static std::shared_ptr<const Product> Make(const ProductSpec& spec, const std::string& candidate,
                                              std::string* error);
   // What product_table.h has rows by: shape, layout, types and epilogue.
@@ -39,14 +42,18 @@ class Product {
   using Epilogue = ProductSpec::Epilogue;
   Product() = default;
   bool Use(const ProductSpec& spec, const std::string& id, std::string* error);
+  bool UseKernels(const ProductSpec& spec, const std::string& id, std::string* error);
+  int LaunchProduct(const ProductOperands& operands, cudaStream_t stream) const;
   int MultiplyPlain(const ProductOperands& operands, void* to, cudaStream_t stream) const;
   int MultiplySlices(const ProductOperands& operands, cudaStream_t stream) const;
 
   ProductSpec spec_;
+  std::shared_ptr<const TileProduct> tiles_;  // not null: it does it all
   std::shared_ptr<const LtProduct> library_;  // null: the plain kernel
   int64_t slices_ = 1;                        // more: `library_` multiplies them as a batch, in f32
   bool fused_ = true;                         // `library_` does the whole epilogue
   bool adds_bias_ = false;                    // `library_` adds the bias
+  int64_t sums_at_ = 0;                       // where in the workspace sums of columns are added
   int64_t workspace_bytes_ = 0;
 };
 
