@@ -92,6 +92,10 @@ constexpr FusionRule kRules[] = {
      false, -1, NoBias, LinearGradGelu},
     {"bias gradient beside gelu's", kBackward, "linear_grad_gelu", "sum", 0,
      "linear_grad_gelu_bias", true, true, -1, SumsColumns, WithColumnSums},
+    {"bias gradient beside rms norm's", kBackward, "rms_norm_grad", "sum", 0, "rms_norm_grad_sums",
+     true, true, -1, SumsColumns, WithColumnSums},
+    {"bias gradient beside layer norm's", kBackward, "layer_norm_grad", "sum", 0,
+     "layer_norm_grad_sums", true, true, -1, SumsColumns, WithColumnSums},
 };
 
 // One rule over one graph: who makes and who uses each value, kept up to date as nodes are

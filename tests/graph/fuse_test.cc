@@ -70,6 +70,12 @@ void MlpWithBias(GraphBuilder& b) {
   Weigh(b, b.Emit("linear", {b.Emit("gelu", {h}), Matrix(b, "down", {5, 8})}));
 }
 
+void NormOfBiased(GraphBuilder& b, const std::string& norm) {
+  const Value x = Matrix(b, "x", {2, 3, 8});
+  const Value y = b.Emit("linear", {x, Matrix(b, "w", {8, 8}), Matrix(b, "bias", {8})});
+  Weigh(b, b.EmitAll(norm, {x, y, Matrix(b, "weight", {8})}, {})[0]);
+}
+
 void RotaryAttention(GraphBuilder& b) {
   const Value qkv = Matrix(b, "qkv", {2, 6, 24});
   const Value rotated = b.Emit("rotary", {qkv}, {{"heads", int64_t{2}}, {"base", 10000.0}});
@@ -102,6 +108,10 @@ const Case kCases[] = {
      [](GraphBuilder& b) { Mlp(b, true); }},
     {"bias gradient beside gelu's", "linear_grad_gelu_bias", "linear_grad_gelu",
      [](GraphBuilder& b) { MlpWithBias(b); }},
+    {"bias gradient beside rms norm's", "rms_norm_grad_sums", "rms_norm_grad",
+     [](GraphBuilder& b) { NormOfBiased(b, "add_rms_norm"); }},
+    {"bias gradient beside layer norm's", "layer_norm_grad_sums", "layer_norm_grad",
+     [](GraphBuilder& b) { NormOfBiased(b, "add_layer_norm"); }},
     {"rotary into attention", "attention", "rotary", RotaryAttention},
     {"head into loss", "linear_cross_entropy", "cross_entropy",
      [](GraphBuilder& b) { HeadIntoLoss(b, false); }},

@@ -2,6 +2,8 @@
 #include <cmath>
 #include <string>
 
+#include "absl/strings/match.h"
+
 #include "tests/support/op_case.h"
 
 namespace weft::testing {
@@ -49,8 +51,7 @@ std::vector<Doubles> AddLayerReference(const RefArgs& r) { return NormOf(r, true
 
 // With x' the normalized x and g = dy weight: dx = rstd (g - mean(g) - x' mean(g x')); RMS norm has
 // no mean(g). mean and rstd are inputs here, whatever their values.
-std::vector<Doubles> GradReference(const RefArgs& r) {
-  const bool centred = r.out_metas.size() == 3;
+std::vector<Doubles> GradReference(const RefArgs& r, bool centred, bool sums) {
   const size_t residual = centred ? 5 : 4;
   const int64_t n = r.metas[1].shape.dim(-1), rows = r.metas[1].elements() / n;
   Doubles dx(rows * n), dweight(n), dbias(n);
@@ -73,6 +74,10 @@ std::vector<Doubles> GradReference(const RefArgs& r) {
   }
   std::vector<Doubles> out = {dx, dweight};
   if (centred) out.push_back(dbias);
+  if (sums) {
+    out.push_back(Doubles(n));
+    for (int64_t i = 0; i < rows * n; ++i) out.back()[i % n] += dx[i];
+  }
   return out;
 }
 
@@ -93,13 +98,14 @@ OpCase Norm(const char* op, const std::string& name, Shape x, bool adds, bool bi
 
 OpCase Grad(const char* op, const std::string& name, Shape x, bool residual) {
   const Shape rows(x.begin(), x.end() - 1);
+  const bool centred = absl::StartsWith(op, "layer"), sums = absl::EndsWith(op, "_sums");
   OpCase c{.op = op,
            .name = name,
            .inputs = {F32(x), F32(x, -2, 3), F32({x.dim(-1)}, 0.5, 1.5)},
            .relative = 2e-5,
            .absolute = 5e-5,
-           .reference = GradReference};
-  if (std::string(op) == "layer_norm_grad") c.inputs.push_back(F32(rows, 0.2, 0.8));
+           .reference = [=](const RefArgs& r) { return GradReference(r, centred, sums); }};
+  if (centred) c.inputs.push_back(F32(rows, 0.2, 0.8));
   c.inputs.push_back(F32(rows, 0.5, 1));
   if (residual) c.inputs.push_back(F32(x));
   return c;
@@ -124,6 +130,11 @@ OpCases NormCases() {
       Grad("layer_norm_grad", "no_rows", {0, 19}, false),
       Grad("rms_norm_grad", "many_rows", {6000, 19}, false),
       Grad("layer_norm_grad", "many_rows", {11000, 8}, true),
+      Grad("rms_norm_grad_sums", "rows", {5, 37}, false),
+      Grad("rms_norm_grad_sums", "many_rows", {6000, 19}, true),
+      Grad("layer_norm_grad_sums", "residual", {2, 3, 48}, true),
+      Grad("layer_norm_grad_sums", "many_rows", {11000, 8}, false),
+      Grad("layer_norm_grad_sums", "no_rows", {0, 19}, false),
   };
   // Devices cut rows by their width: into parts of a warp, a warp, several, with vectors and
   // without.
@@ -137,6 +148,8 @@ OpCases NormCases() {
     for (OpCase& c : cases) c.smooth = c.smooth && c.name != name;
     cases.push_back(Grad("layer_norm_grad", name, {2 * rows, width}, !odd));
     cases.push_back(Grad("rms_norm_grad", name, {rows, width}, odd));
+    cases.push_back(Grad("layer_norm_grad_sums", name, {rows, width}, odd));
+    cases.push_back(Grad("rms_norm_grad_sums", name, {2 * rows, width}, !odd));
   }
   cases.push_back(Grad("layer_norm_grad", "longest", {3, 16384}, true));
   cases.push_back(Grad("rms_norm_grad", "longest_odd", {2, 16383}, true));

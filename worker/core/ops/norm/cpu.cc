@@ -208,12 +208,12 @@ int LaunchForward(const void* state, const KernelArgs& args) {
   return 0;
 }
 
-template <bool kMean>
+template <bool kMean, bool kColumns>
 Bound BindBackward(const std::string&, const BindArgs& args) {
   auto state = std::make_shared<NormState>();
   state->width = args.in[1].shape.dim(-1);
   state->rows = args.in[1].elements() / std::max<int64_t>(state->width, 1);
-  const int64_t floats = Blocks(state->rows) * state->width * (kMean ? 2 : 1);
+  const int64_t floats = Blocks(state->rows) * state->width * (1 + kMean + kColumns);
   return {std::move(state), floats * static_cast<int64_t>(sizeof(float)), ""};
 }
 
@@ -225,11 +225,11 @@ void SumBlocks(const float* partial, int64_t blocks, int64_t stride, int64_t wid
   }
 }
 
-template <bool kMean>
+template <bool kMean, bool kColumns>
 int LaunchBackward(const void* state, const KernelArgs& args) {
   const auto& s = *static_cast<const NormState*>(state);
   constexpr int kResidual = kMean ? 5 : 4;
-  constexpr int kSums = kMean ? 2 : 1;
+  constexpr int kSums = 1 + kMean + kColumns;
   NormBackward b;
   b.dy = args.in[0].as<const float>();
   b.x = args.in[1].as<const float>();
@@ -243,9 +243,13 @@ int LaunchBackward(const void* state, const KernelArgs& args) {
   const int64_t stride = kSums * s.width;
   args.tiles->For(Blocks(s.rows), [&](int64_t tile, int) {
     float* dweight = partial + tile * stride;
+    const int64_t first = tile * kRows, end = std::min(s.rows, first + kRows);
     HWY_DYNAMIC_DISPATCH(BackwardRows)
-    (b, tile * kRows, std::min(s.rows, (tile + 1) * kRows), dweight,
-     kMean ? dweight + s.width : nullptr);
+    (b, first, end, dweight, kMean ? dweight + s.width : nullptr);
+    if (kColumns) {
+      SumBlocks(b.dx + first * s.width, end - first, s.width, s.width,
+                dweight + (kSums - 1) * s.width);
+    }
   });
   for (int i = 0; i < kSums; ++i) {
     SumBlocks(partial + i * s.width, Blocks(s.rows), stride, s.width, args.out[1 + i].as<float>());
@@ -261,8 +265,14 @@ void RegisterNormCpu(KernelTable* table) {
   table->Add("layer_norm", kCpu, {nullptr, BindForward, LaunchForward<true, false>});
   table->Add("add_rms_norm", kCpu, {nullptr, BindForward, LaunchForward<false, true>});
   table->Add("add_layer_norm", kCpu, {nullptr, BindForward, LaunchForward<true, true>});
-  table->Add("rms_norm_grad", kCpu, {nullptr, BindBackward<false>, LaunchBackward<false>});
-  table->Add("layer_norm_grad", kCpu, {nullptr, BindBackward<true>, LaunchBackward<true>});
+  table->Add("rms_norm_grad", kCpu,
+             {nullptr, BindBackward<false, false>, LaunchBackward<false, false>});
+  table->Add("layer_norm_grad", kCpu,
+             {nullptr, BindBackward<true, false>, LaunchBackward<true, false>});
+  table->Add("rms_norm_grad_sums", kCpu,
+             {nullptr, BindBackward<false, true>, LaunchBackward<false, true>});
+  table->Add("layer_norm_grad_sums", kCpu,
+             {nullptr, BindBackward<true, true>, LaunchBackward<true, true>});
 }
 
 }  // namespace weft

@@ -4,7 +4,7 @@
 // order. Which rows a block takes follows from the shape alone, so the bits do too.
 //
 // With g = dy w and h = (x - mean) rstd: dx = rstd (g - mean(g) - h mean(g h)); RMS: no mean(g).
-// dweight = sum of dy h, dbias = sum of dy, over rows.
+// dweight = sum of dy h, dbias = sum of dy, over rows; and the sum of dx, where it is asked for.
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -27,7 +27,7 @@ struct Backward {
   const void *dy, *x, *residual;  // residual may be null
   const float *weight, *mean, *rstd;
   void* dx;
-  float *dweight, *dbias;  // of block i at + i * stride
+  float* sums[3];  // dweight, dbias?, those of dx?; of block i at + i * stride
   int64_t stride;
   int64_t rows;
   int width;
@@ -75,7 +75,7 @@ __device__ __forceinline__ void DeliverSums(const Backward& b, const float* shar
   const int64_t at = static_cast<int64_t>(blockIdx.x) * b.stride;
 #pragma unroll
   for (int k = 0; k < kSums; ++k) {
-    float* const to = (k == 0 ? b.dweight : b.dbias) + at;
+    float* const to = b.sums[k] + at;
     for (int c = threadIdx.x; c < b.width; c += blockDim.x) {
       const float* const from = shared + k * b.width + PlaceOf<kSize>(c, b.width);
       float sum = from[0];
@@ -108,9 +108,9 @@ constexpr int kMostThreads = 256;    // of a block whose groups are whole warps
 
 // A thread owns one vector of columns in every row of its group's. kGroup 0: groups of b.group
 // threads, whole warps.
-template <typename T, bool kMean, int kSize, int kGroup>
+template <typename T, bool kMean, bool kColumns, int kSize, int kGroup>
 __global__ void __maxnreg__(kGroup > 0 ? 96 : 112) RowsKernel(const Backward b) {
-  constexpr int kSums = kMean ? 2 : 1;
+  constexpr int kSums = 1 + kMean + kColumns;
   extern __shared__ float4 shared_vectors[];
   __shared__ float2 exchange[2][kRows][kMostThreads / kWarp];
   const int group_threads = kGroup > 0 ? kGroup : b.group;
@@ -118,7 +118,7 @@ __global__ void __maxnreg__(kGroup > 0 ? 96 : 112) RowsKernel(const Backward b) 
   const int group = threadIdx.x / group_threads;
   const int column = static_cast<int>(threadIdx.x - group * group_threads) * kSize;
   const bool owns = column < b.width;
-  float weight[kSize] = {}, dweight[kSize] = {}, dbias[kSize] = {};
+  float weight[kSize] = {}, dweight[kSize] = {}, dbias[kSize] = {}, columns[kSize] = {};
   if (owns) norm_cuda::LoadWeights(b.weight + column, weight);
 
   const int64_t step = static_cast<int64_t>(gridDim.x) * groups * kRows;
@@ -194,6 +194,7 @@ __global__ void __maxnreg__(kGroup > 0 ? 96 : 112) RowsKernel(const Backward b) 
         dweight[i] += d[i] * h[i];
         if constexpr (kMean) dbias[i] += d[i];
         dx[i] += rstd[r] * (d[i] * weight[i] - level - h[i] * along);
+        if constexpr (kColumns) columns[i] += dx[i];  // 0 past the last row
       }
       if (owns && row + r < b.rows) {
         norm_cuda::Store(static_cast<T*>(b.dx) + (row + r) * b.width + column,
@@ -206,15 +207,16 @@ __global__ void __maxnreg__(kGroup > 0 ? 96 : 112) RowsKernel(const Backward b) 
     float* const to = shared + group * kSums * b.width;
     PutSums<false>(to, column, b.width, dweight);
     if constexpr (kMean) PutSums<false>(to + b.width, column, b.width, dbias);
+    if constexpr (kColumns) PutSums<false>(to + (kSums - 1) * b.width, column, b.width, columns);
   }
   DeliverSums<kSums, kSize>(b, shared, groups);
 }
 
 // A block a row, kVectors vectors a thread; each thread keeps its columns' sums in shared memory.
-template <typename T, bool kMean, int kSize, int kThreads, int kVectors>
+template <typename T, bool kMean, bool kColumns, int kSize, int kThreads, int kVectors>
 __global__ void __launch_bounds__(kThreads, kThreads == 256 ? 2 : 1)
     LongRowsKernel(const Backward b) {
-  constexpr int kSums = kMean ? 2 : 1;
+  constexpr int kSums = 1 + kMean + kColumns;
   constexpr int kWarps = kThreads / kWarp;
   // Where registers are few, weights are read again from the cache, and residual late.
   constexpr bool kHolds = kThreads < 1024;
@@ -228,8 +230,10 @@ __global__ void __launch_bounds__(kThreads, kThreads == 256 ? 2 : 1)
     if (column(v) >= b.width) continue;
     if constexpr (kHolds) norm_cuda::LoadWeights(b.weight + column(v), weight[v]);
     const float zeros[kSize] = {};
-    PutSums<false>(shared, column(v), b.width, zeros);
-    if constexpr (kMean) PutSums<false>(shared + b.width, column(v), b.width, zeros);
+#pragma unroll
+    for (int k = 0; k < kSums; ++k) {
+      PutSums<false>(shared + k * b.width, column(v), b.width, zeros);
+    }
   }
 
   int turn = 0;
@@ -304,6 +308,9 @@ __global__ void __launch_bounds__(kThreads, kThreads == 256 ? 2 : 1)
       }
       PutSums<true>(shared, column(v), b.width, weight_terms);
       if constexpr (kMean) PutSums<true>(shared + b.width, column(v), b.width, d);
+      if constexpr (kColumns) {
+        PutSums<true>(shared + (kSums - 1) * b.width, column(v), b.width, dx);
+      }
       norm_cuda::Store(static_cast<T*>(b.dx) + base + column(v), norm_cuda::Narrow<T>(dx));
     }
   }
@@ -313,8 +320,7 @@ __global__ void __launch_bounds__(kThreads, kThreads == 256 ? 2 : 1)
 // Sums of blocks -> gradients. 32 columns a block; a warp takes every 32nd of the blocks' sums of
 // them, then a column.
 __global__ void __launch_bounds__(kWarp* kWarp)
-    JoinBlocksKernel(const float* partial, float* dweight, float* dbias, int blocks, int width,
-                     int all) {
+    JoinBlocksKernel(const float* partial, const Backward to, int blocks, int all) {
   __shared__ float shared[kWarp][kWarp + 1];
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int first = static_cast<int>(blockIdx.x) * kWarp;
@@ -330,7 +336,7 @@ __global__ void __launch_bounds__(kWarp* kWarp)
   sum = cuda::WarpSum(shared[lane][warp]);
   const int column = first + warp;
   if (lane == 0 && column < all) {
-    (column < width ? dweight + column : dbias + column - width)[0] = sum;
+    to.sums[column / to.width][column % to.width] = sum;
   }
 }
 
@@ -388,26 +394,29 @@ void Start(Kernel* kernel, const Launch& l, const Backward& b, cudaStream_t stre
            static_cast<size_t>(l.shared_bytes), stream>>>(b);
 }
 
-template <typename T, bool kMean, int kSize>
+template <typename T, bool kMean, bool kColumns, int kSize>
 void StartFor(const Launch& l, const Backward& b, cudaStream_t stream) {
   if (!l.long_rows) {
     if constexpr (kSize > 1) {
-      if (l.group == 8) return Start(RowsKernel<T, kMean, kSize, 8>, l, b, stream);
-      if (l.group == 16) return Start(RowsKernel<T, kMean, kSize, 16>, l, b, stream);
+      if (l.group == 8) return Start(RowsKernel<T, kMean, kColumns, kSize, 8>, l, b, stream);
+      if (l.group == 16) return Start(RowsKernel<T, kMean, kColumns, kSize, 16>, l, b, stream);
     }
-    if (l.group == kWarp) return Start(RowsKernel<T, kMean, kSize, kWarp>, l, b, stream);
-    return Start(RowsKernel<T, kMean, kSize, 0>, l, b, stream);
+    if (l.group == kWarp) return Start(RowsKernel<T, kMean, kColumns, kSize, kWarp>, l, b, stream);
+    return Start(RowsKernel<T, kMean, kColumns, kSize, 0>, l, b, stream);
   }
   if constexpr (kSize == 1) {
-    if (b.width <= 4096) return Start(LongRowsKernel<T, kMean, 1, 1024, 4>, l, b, stream);
-    return Start(LongRowsKernel<T, kMean, 1, 1024, 16>, l, b, stream);
+    if (b.width <= 4096) return Start(LongRowsKernel<T, kMean, kColumns, 1, 1024, 4>, l, b, stream);
+    return Start(LongRowsKernel<T, kMean, kColumns, 1, 1024, 16>, l, b, stream);
   } else {
     const int vectors = b.width / kSize;
-    if (vectors <= 512) return Start(LongRowsKernel<T, kMean, kSize, 256, 2>, l, b, stream);
-    if (vectors <= 1024) return Start(LongRowsKernel<T, kMean, kSize, 256, 4>, l, b, stream);
-    if (vectors <= 2048) return Start(LongRowsKernel<T, kMean, kSize, 512, 4>, l, b, stream);
+    if (vectors <= 512)
+      return Start(LongRowsKernel<T, kMean, kColumns, kSize, 256, 2>, l, b, stream);
+    if (vectors <= 1024)
+      return Start(LongRowsKernel<T, kMean, kColumns, kSize, 256, 4>, l, b, stream);
+    if (vectors <= 2048)
+      return Start(LongRowsKernel<T, kMean, kColumns, kSize, 512, 4>, l, b, stream);
     if constexpr (kSize * 2048 < norm_cuda::kMostWidth) {
-      return Start(LongRowsKernel<T, kMean, kSize, 1024, 4>, l, b, stream);
+      return Start(LongRowsKernel<T, kMean, kColumns, kSize, 1024, 4>, l, b, stream);
     }
   }
 }
@@ -419,9 +428,9 @@ struct NormGradState {
   Launch vectors, elements;  // where all addresses allow vectors, and where they do not
 };
 
-template <bool kMean>
+template <bool kMean, bool kColumns>
 Bound BindBackward(const std::string&, const BindArgs& args) {
-  constexpr int kSums = kMean ? 2 : 1;
+  constexpr int kSums = 1 + kMean + kColumns;
   const ArrayRef& x = args.in[1];
   const int64_t width = x.shape.dim(-1);
   if (width > norm_cuda::kMostWidth) return {.error = "rows are longer than 16384"};
@@ -436,37 +445,36 @@ Bound BindBackward(const std::string&, const BindArgs& args) {
   return {std::move(s), bytes, ""};
 }
 
-template <typename T, bool kMean>
+template <typename T, bool kMean, bool kColumns>
 void LaunchRows(const NormGradState& s, Backward b, float* scratch, cudaStream_t stream) {
-  constexpr int kSums = kMean ? 2 : 1;
+  constexpr int kSums = 1 + kMean + kColumns;
   bool vectors = s.size > 1;
   for (const void* p : {b.dy, b.x, b.residual, static_cast<const void*>(b.weight),
                         static_cast<const void*>(b.dx)}) {
     vectors = vectors && cuda::IsAligned(p);
   }
   const Launch& l = vectors ? s.vectors : s.elements;
-  float *const dweight = b.dweight, *const dbias = b.dbias;
+  const Backward whole = b;
   // A single block writes the gradients themselves.
   if (l.blocks > 1) {
-    b.dweight = scratch;
-    b.dbias = scratch + s.width;
+    for (int k = 0; k < kSums; ++k) b.sums[k] = scratch + k * s.width;
     b.stride = int64_t{kSums} * s.width;
   }
   b.group = l.group;
   if (l.blocks > 0) {
     if (vectors) {
-      StartFor<T, kMean, 16 / sizeof(T)>(l, b, stream);
+      StartFor<T, kMean, kColumns, 16 / sizeof(T)>(l, b, stream);
     } else {
-      StartFor<T, kMean, 1>(l, b, stream);
+      StartFor<T, kMean, kColumns, 1>(l, b, stream);
     }
   }
   if (l.blocks == 1) return;
   const int all = kSums * s.width;
   JoinBlocksKernel<<<static_cast<unsigned>(CeilDiv(all, kWarp)), kWarp * kWarp, 0, stream>>>(
-      scratch, dweight, dbias, l.blocks, s.width, all);
+      scratch, whole, l.blocks, all);
 }
 
-template <bool kMean>
+template <bool kMean, bool kColumns>
 int LaunchBackward(const void* state, const KernelArgs& args) {
   const auto& s = *static_cast<const NormGradState*>(state);
   if (s.width == 0) return 0;
@@ -479,16 +487,15 @@ int LaunchBackward(const void* state, const KernelArgs& args) {
   b.rstd = args.in[kResidual - 1].as<const float>();
   b.residual = args.in_count > kResidual ? args.in[kResidual].data : nullptr;
   b.dx = args.out[0].data;
-  b.dweight = args.out[1].as<float>();
-  b.dbias = kMean ? args.out[2].as<float>() : nullptr;
+  for (int k = 0; k < 1 + kMean + kColumns; ++k) b.sums[k] = args.out[1 + k].as<float>();
   b.rows = s.rows;
   b.width = s.width;
   b.inverse = 1.0f / static_cast<float>(s.width);
   auto* const scratch = static_cast<float*>(args.scratch);
   if (args.in[1].dtype == DType::kBF16) {
-    LaunchRows<bf16, kMean>(s, b, scratch, cuda::StreamOf(args));
+    LaunchRows<bf16, kMean, kColumns>(s, b, scratch, cuda::StreamOf(args));
   } else {
-    LaunchRows<float, kMean>(s, b, scratch, cuda::StreamOf(args));
+    LaunchRows<float, kMean, kColumns>(s, b, scratch, cuda::StreamOf(args));
   }
   return cuda::LaunchError();
 }
@@ -497,8 +504,14 @@ int LaunchBackward(const void* state, const KernelArgs& args) {
 
 void RegisterNormBackwardCuda(KernelTable* table) {
   constexpr DeviceKind kCuda = DeviceKind::kCuda;
-  table->Add("rms_norm_grad", kCuda, {nullptr, BindBackward<false>, LaunchBackward<false>, true});
-  table->Add("layer_norm_grad", kCuda, {nullptr, BindBackward<true>, LaunchBackward<true>, true});
+  table->Add("rms_norm_grad", kCuda,
+             {nullptr, BindBackward<false, false>, LaunchBackward<false, false>, true});
+  table->Add("layer_norm_grad", kCuda,
+             {nullptr, BindBackward<true, false>, LaunchBackward<true, false>, true});
+  table->Add("rms_norm_grad_sums", kCuda,
+             {nullptr, BindBackward<false, true>, LaunchBackward<false, true>, true});
+  table->Add("layer_norm_grad_sums", kCuda,
+             {nullptr, BindBackward<true, true>, LaunchBackward<true, true>, true});
 }
 
 }  // namespace weft

@@ -10,6 +10,7 @@ namespace {
 struct Form {
   bool mean = false;  // layer norm: subtracts the mean, may have a bias
   bool add = false;   // normalizes x + r and yields the sum too
+  bool sums = false;  // the gradient yields the sums of dx's columns too
 };
 
 Shape RowsOf(const Shape& x) { return Shape(x.begin(), x.end() - 1); }
@@ -60,6 +61,7 @@ InferFn InferNormGrad(Form form) {
     }
     std::vector<TensorMeta> out = {x, args.in[2]};
     if (form.mean) out.push_back(args.in[2]);
+    if (form.sums) out.push_back(args.in[2]);
     return out;
   };
 }
@@ -124,6 +126,29 @@ void AddNorm(OpSet* set, const char* name, const char* doc, Form form) {
   set->Add(std::move(op));
 }
 
+void AddNormGrad(OpSet* set, const char* name, const char* doc, Form form) {
+  OpDef op;
+  op.name = name;
+  op.doc = doc;
+  op.inputs = {"dy", "x", "weight"};
+  op.outputs = {"dx", "dweight"};
+  op.full_inputs = {"weight", "rstd"};
+  if (form.mean) {
+    op.inputs.push_back("mean");
+    op.outputs.push_back("dbias");
+    op.full_inputs.push_back("mean");
+  }
+  op.inputs.push_back("rstd");
+  op.inputs.push_back("residual");
+  op.optional_inputs = 1;
+  if (form.sums) op.outputs.push_back("sums");
+  op.infer = InferNormGrad(form);
+  op.differentiable = false;
+  op.flops = FlopsAnElement(form.mean ? 14 : 10);
+  op.precision = Precision::kFollow;
+  set->Add(std::move(op));
+}
+
 }  // namespace
 
 void AddNormOps(OpSet* set) {
@@ -134,26 +159,18 @@ void AddNormOps(OpSet* set) {
           {.mean = true, .add = false});
   AddNorm(set, "add_rms_norm", "s = x + r, y = rms_norm(s)", {.mean = false, .add = true});
   AddNorm(set, "add_layer_norm", "s = x + r, y = layer_norm(s)", {.mean = true, .add = true});
-  set->Add({.name = "rms_norm_grad",
-            .doc = "dx (+ residual) and dweight of rms_norm, in one pass over dy and x",
-            .inputs = {"dy", "x", "weight", "rstd", "residual"},
-            .optional_inputs = 1,
-            .outputs = {"dx", "dweight"},
-            .infer = InferNormGrad({.mean = false}),
-            .differentiable = false,
-            .flops = FlopsAnElement(10),
-            .precision = Precision::kFollow,
-            .full_inputs = {"weight", "rstd"}});
-  set->Add({.name = "layer_norm_grad",
-            .doc = "dx (+ residual), dweight and dbias of layer_norm, in one pass over dy and x",
-            .inputs = {"dy", "x", "weight", "mean", "rstd", "residual"},
-            .optional_inputs = 1,
-            .outputs = {"dx", "dweight", "dbias"},
-            .infer = InferNormGrad({.mean = true}),
-            .differentiable = false,
-            .flops = FlopsAnElement(14),
-            .precision = Precision::kFollow,
-            .full_inputs = {"weight", "mean", "rstd"}});
+  AddNormGrad(set, "rms_norm_grad",
+              "dx (+ residual) and dweight of rms_norm, in one pass over dy and x",
+              {.mean = false});
+  AddNormGrad(set, "layer_norm_grad",
+              "dx (+ residual), dweight and dbias of layer_norm, in one pass over dy and x",
+              {.mean = true});
+  AddNormGrad(set, "rms_norm_grad_sums",
+              "rms_norm_grad and the sum of dx over all leading dimensions, which is the gradient "
+              "of a bias that x ends with",
+              {.mean = false, .sums = true});
+  AddNormGrad(set, "layer_norm_grad_sums", "the same of layer_norm_grad",
+              {.mean = true, .sums = true});
 }
 
 }  // namespace weft
