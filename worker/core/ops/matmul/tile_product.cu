@@ -53,11 +53,8 @@ constexpr int kMostSteps = kMostK / kStep;
 constexpr int kPanelBytes = kTile * kStep * 2;  // of a tile's 64 columns, or of a step
 constexpr int kTeams = 2;
 constexpr int kGroups = 2 * kTeams;  // that multiply
-constexpr int kGroupRows = 64;
 constexpr int kWarpRows = 16;
 constexpr int kThreads = (1 + kGroups) * hopper::kWarpGroup;
-constexpr float kA = 1.5957691216057308f, kB = kA * 0.044715f;
-constexpr float kLog2E = 1.4426950408889634f;
 
 // Panels: first those of `a`, then the ring of `b`.
 constexpr int kPanels = 10;
@@ -76,6 +73,10 @@ static_assert(sizeof(TileMemory) <= 227 * 1024);
 #if WEFT_HOPPER
 
 using namespace hopper;
+
+constexpr int kGroupRows = 64;
+constexpr float kA = 1.5957691216057308f, kB = kA * 0.044715f;
+constexpr float kLog2E = 1.4426950408889634f;
 
 __device__ __forceinline__ float Exp2(float x) {
   float y;
