@@ -201,6 +201,7 @@ StatusOr<v1::Job> Coordinator::Submit(const v1::SubmitJobRequest& request) {
     return InvalidArgument("request_id has ", request.request_id().size(), " bytes, at most ",
                            kMaxRequestIdBytes, " are allowed");
   }
+  const absl::Duration asked_at = options_.clock->Monotonic();
   const std::string hash = HashOf(request.spec());
   if (!request.validate_only()) {
     absl::MutexLock lock(&mu_);
@@ -237,6 +238,7 @@ StatusOr<v1::Job> Coordinator::Submit(const v1::SubmitJobRequest& request) {
     ASSIGN_OR_RETURN(const state::JobRecord* stored, jobs_->Insert(std::move(record), event));
     events_.Append(stored->job.id(), std::move(event));
     accepted = stored->job;
+    submitted_[accepted.id()] = {asked_at, options_.clock->Monotonic()};
   }
   LOG_INFO("job admitted id={}", accepted.id());
   Wake();
@@ -292,6 +294,7 @@ StatusOr<v1::Job> Coordinator::Cancel(const std::string& id, v1::StopMode mode) 
     state::JobRecord next = *record;
     next.job.set_state(v1::JOB_STATE_CANCELLED);
     next.job.set_reason("cancelled while it waited");
+    submitted_.erase(id);
     *next.job.mutable_end_time() = ToTimestamp(options_.clock->Now());
     RETURN_IF_ERROR(ChangeStateLocked(std::move(next)));
     return jobs_->Find(id)->job;

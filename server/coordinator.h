@@ -169,6 +169,8 @@ class Coordinator {
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void OnReportLocked(Gang& gang, int32_t rank, const v1::ExecutorReport& r)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
+  void OnStartedLocked(const Gang& gang, int32_t rank, const v1::StartUp& said)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void OnExitedLocked(Gang& gang, int32_t rank, const v1::MemberExited& m)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
   void OnAllExitedLocked(Gang& gang) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_);
@@ -204,6 +206,12 @@ class Coordinator {
   lease::LeaseTable leases_ ABSL_GUARDED_BY(mu_);
   // By job: the running generation, and after its end those of its members that are not reaped yet.
   std::map<std::string, Gang> gangs_ ABSL_GUARDED_BY(mu_);
+  // Jobs that wait for the first time: when their submit came and when it was stored.
+  struct Submitted {
+    absl::Duration asked_at;
+    absl::Duration stored_at;
+  };
+  std::map<std::string, Submitted> submitted_ ABSL_GUARDED_BY(mu_);
   // Ends that could not be stored; tried again at each Tick.
   std::map<std::string, Outcome> unstored_ ABSL_GUARDED_BY(mu_);
   // Jobs of an earlier coordinator: the workers that may still run their members.

@@ -116,6 +116,7 @@ std::optional<Coordinator::Launch> Coordinator::PlaceLocked(const state::JobReco
 
   state::JobRecord next = record;
   next.job.set_state(v1::JOB_STATE_PREPARING);
+  next.job.clear_startup();
   next.job.set_reason(absl::StrCat("starts on ", placed.size(), " ranks"));
   next.job.set_ranks(static_cast<int32_t>(placed.size()));
   *next.job.mutable_start_time() = ToTimestamp(options_.clock->Now());
@@ -130,6 +131,14 @@ std::optional<Coordinator::Launch> Coordinator::PlaceLocked(const state::JobReco
   gang.job = next.job.id();
   gang.generation = next.job.generation();
   gang.members = MakeMembers(placed);
+  gang.placed_at = gang.submitted_at = options_.clock->Monotonic();
+  if (const auto it = submitted_.find(gang.job); it != submitted_.end()) {
+    const Submitted& submitted = it->second;
+    gang.submitted_at = submitted.asked_at;
+    gang.before_members = {MakePhase("admit", submitted.stored_at - submitted.asked_at),
+                           MakePhase("queue", gang.placed_at - submitted.stored_at)};
+    submitted_.erase(it);
+  }
   for (size_t r = 0; r < placed.size(); ++r) {
     leases_.Grant(gang.job, gang.generation, static_cast<int32_t>(r), placed[r]);
   }
@@ -176,6 +185,7 @@ void Coordinator::StartGangLocked(const Launch& start, StatusOr<v1::Plan> plan) 
   *gang.spec.mutable_plan() = *std::move(plan);
   gang.spec.set_checkpoint_path(CheckpointPath(start.spec));
   gang.phase = GangPhase::kOpening;
+  gang.before_members.push_back(MakePhase("plan", options_.clock->Monotonic() - gang.placed_at));
   SendAllLocked(gang, [&](int32_t rank) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mu_) {
     return StartCommandLocked(gang, rank);
   });
@@ -303,7 +313,14 @@ void Coordinator::OnReportLocked(Gang& gang, int32_t rank, const v1::ExecutorRep
   if (r.has_finished()) member.finished = r.finished();
   if (r.has_stopped()) member.stopped = r.stopped();
   if (r.has_progress()) member.step = std::max(member.step, r.progress().step());
-  // All ranks report the same; one of them speaks for the job.
+  if (r.has_startup()) return OnStartedLocked(gang, rank, r.startup());
+  if (r.has_counters()) {
+    v1::JobEvent event = MakeEventLocked(gang.job);
+    *event.mutable_counters() = r.counters();
+    event.mutable_counters()->set_rank(rank);
+    return AppendEventLocked(gang.job, std::move(event), /*durable=*/false);
+  }
+  // All ranks report the same of the rest; one of them speaks for the job.
   if (rank != 0) return;
   if (r.has_progress()) {
     jobs_->SetProgress(gang.job, r.progress().step(), r.progress().loss());
@@ -319,6 +336,15 @@ void Coordinator::OnReportLocked(Gang& gang, int32_t rank, const v1::ExecutorRep
     *event.mutable_checkpoint() = r.checkpoint();
     AppendEventLocked(gang.job, std::move(event), /*durable=*/true);
   }
+}
+
+void Coordinator::OnStartedLocked(const Gang& gang, int32_t rank, const v1::StartUp& said) {
+  const v1::StartUp merged =
+      MergeStartUp(gang, rank, said, options_.clock->Monotonic() - gang.submitted_at);
+  jobs_->AddStartUp(gang.job, merged);
+  v1::JobEvent event = MakeEventLocked(gang.job);
+  *event.mutable_startup() = merged;
+  AppendEventLocked(gang.job, std::move(event), /*durable=*/true);
 }
 
 void Coordinator::OnExitedLocked(Gang& gang, int32_t rank, const v1::MemberExited& m) {

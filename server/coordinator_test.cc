@@ -94,6 +94,20 @@ class FakeWorker final : public state::CommandSink {
     m.mutable_report()->mutable_progress()->set_loss(1.0 / static_cast<double>(step));
     Say(m);
   }
+  void Started(const v1::MemberId& id, double bind_ms) {
+    v1::MemberMessage m;
+    *m.mutable_report()->mutable_member() = id;
+    v1::PhaseTime* phase = m.mutable_report()->mutable_startup()->add_phases();
+    phase->set_name("bind");
+    phase->set_ms(bind_ms);
+    Say(m);
+  }
+  void Counted(const v1::MemberId& id, int64_t pool_bytes) {
+    v1::MemberMessage m;
+    *m.mutable_report()->mutable_member() = id;
+    m.mutable_report()->mutable_counters()->set_pool_bytes(pool_bytes);
+    Say(m);
+  }
   void Finished(const v1::MemberId& id, int64_t peak = 1) {
     v1::MemberMessage m;
     *m.mutable_report()->mutable_member() = id;
@@ -679,6 +693,59 @@ TEST_F(CoordinatorTest, Logs_TailAndRank) {
   const auto lines = c_->ReadLogs(id, 1, *tail, 100)->lines;
   ASSERT_EQ(lines.size(), 2u);
   EXPECT_EQ(lines[0].line, "line 3");
+}
+
+TEST_F(CoordinatorTest, StartUp_PhasesOfEveryRank_AddUpToTheTimeSinceSubmit) {
+  const auto job = Submit(Spec("gang", 2, 2));
+  ASSERT_TRUE(job.ok()) << job.status();
+  clock_.Advance(absl::Milliseconds(30));
+  FakeWorker w(c_.get(), 1, "w", 2);
+  ASSERT_TRUE(w.Register().ok());
+  c_->Tick();
+  const auto ids = Start(w, 2);
+  clock_.Advance(absl::Milliseconds(50));
+  BringUp(w, ids);
+  clock_.Advance(absl::Milliseconds(20));
+  w.Started(ids[1], 60);
+  clock_.Advance(absl::Milliseconds(5));
+  w.Started(ids[0], 66);
+  const v1::Job running = Get(job->id());
+  ASSERT_EQ(running.startup_size(), 2);
+  std::map<int, double> totals;
+  for (const v1::StartUp& startup : running.startup()) {
+    std::map<std::string, double> ms;
+    double sum = 0;
+    for (const v1::PhaseTime& phase : startup.phases()) {
+      ms[phase.name()] = phase.ms();
+      sum += phase.ms();
+    }
+    EXPECT_DOUBLE_EQ(sum, startup.total_ms());
+    EXPECT_DOUBLE_EQ(ms["queue"], 30);
+    totals[startup.rank()] = startup.total_ms();
+    if (startup.rank() == 1) {
+      EXPECT_DOUBLE_EQ(ms["messages"], 10);
+    }
+  }
+  EXPECT_EQ(running.startup(0).rank(), 0);
+  EXPECT_DOUBLE_EQ(totals[1], 100);
+  EXPECT_DOUBLE_EQ(totals[0], 105);
+}
+
+TEST_F(CoordinatorTest, StartUpAndCounters_OfAllRanks_AreEvents) {
+  FakeWorker w(c_.get(), 1, "w", 2);
+  ASSERT_TRUE(w.Register().ok());
+  std::string id;
+  const auto ids = RunGang(w, 2, &id);
+  w.Started(ids[1], 1);
+  w.Counted(ids[1], 4096);
+  const auto page = c_->ReadEvents(id, 0, 100);
+  ASSERT_TRUE(page.ok()) << page.status();
+  ASSERT_GE(page->events.size(), 2u);
+  const v1::JobEvent& counters = page->events.back();
+  const v1::JobEvent& startup = page->events[page->events.size() - 2];
+  EXPECT_EQ(startup.startup().rank(), 1);
+  EXPECT_EQ(counters.counters().rank(), 1);
+  EXPECT_EQ(counters.counters().pool_bytes(), 4096);
 }
 
 }  // namespace

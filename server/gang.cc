@@ -110,6 +110,28 @@ Status CheckSameStart(const Gang& gang) {
                                     "; every node must see the same checkpoint folder"));
 }
 
+v1::PhaseTime MakePhase(absl::string_view name, absl::Duration time) {
+  v1::PhaseTime phase;
+  phase.set_name(std::string(name));
+  phase.set_ms(absl::ToDoubleMilliseconds(time));
+  return phase;
+}
+
+v1::StartUp MergeStartUp(const Gang& gang, int32_t rank, const v1::StartUp& said,
+                         absl::Duration total) {
+  v1::StartUp merged;
+  merged.set_rank(rank);
+  double sum = 0;
+  for (const v1::PhaseTime& phase : gang.before_members) *merged.add_phases() = phase;
+  for (const v1::PhaseTime& phase : said.phases()) *merged.add_phases() = phase;
+  for (const v1::PhaseTime& phase : merged.phases()) sum += phase.ms();
+  // Clocks of two nodes may differ by more than a message takes.
+  const double rest = std::max(0.0, absl::ToDoubleMilliseconds(total) - sum);
+  *merged.add_phases() = MakePhase("messages", absl::Milliseconds(rest));
+  merged.set_total_ms(sum + rest);
+  return merged;
+}
+
 v1::JobResult MergeResults(const Gang& gang) {
   const GangMember& first = gang.members.front();
   v1::JobResult result;

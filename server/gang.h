@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 
 #include "fabric/base/status.h"
@@ -38,6 +39,11 @@ struct Gang {
   v1::Transport transport = v1::TRANSPORT_TCP;
   std::string secret;
 
+  // Of start-up: its beginning and what the coordinator did of it.
+  absl::Duration submitted_at;  // monotonic; of a later generation: when its slots were found
+  absl::Duration placed_at;
+  std::vector<v1::PhaseTime> before_members;
+
   std::vector<recovery::Observation> failures;
   absl::Duration conclude_at =
       absl::InfiniteDuration();  // when a better cause is no longer waited for
@@ -65,6 +71,12 @@ StatusOr<v1::Transport> ResolveTransport(v1::Transport asked,
 // steps.
 Status CheckSameData(const Gang& gang);
 Status CheckSameStart(const Gang& gang);
+
+v1::PhaseTime MakePhase(absl::string_view name, absl::Duration time);
+// What `rank` says of its start-up with the coordinator's side before it, and what is left up to
+// `total` after it.
+v1::StartUp MergeStartUp(const Gang& gang, int32_t rank, const v1::StartUp& said,
+                         absl::Duration total);
 
 // Rank 0's result with the largest memory of any rank.
 v1::JobResult MergeResults(const Gang& gang);

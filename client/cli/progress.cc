@@ -49,6 +49,9 @@ void Progress::OnEvent(const v1::JobEvent& event) {
     case v1::JobEvent::kGap:
       Note("(older events were dropped)");
       break;
+    case v1::JobEvent::kStartup:
+    case v1::JobEvent::kCounters:
+      break;  // for streams of JSON; the summary has what people want
     case v1::JobEvent::KIND_NOT_SET:
       break;
   }

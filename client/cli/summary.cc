@@ -1,7 +1,9 @@
 #include "client/cli/summary.h"
 
+#include <algorithm>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "nlohmann/json.hpp"
@@ -35,6 +37,35 @@ nlohmann::json ErrorValue(const v1::StatusProto& error) {
   return value;
 }
 
+nlohmann::json StartUpValue(const v1::Job& job) {
+  nlohmann::json ranks = nlohmann::json::array();
+  for (const v1::StartUp& startup : job.startup()) {
+    nlohmann::json phases = nlohmann::json::array();
+    for (const v1::PhaseTime& phase : startup.phases()) {
+      phases.push_back({{"name", phase.name()}, {"ms", phase.ms()}});
+    }
+    ranks.push_back({{"rank", startup.rank()},
+                     {"total_ms", startup.total_ms()},
+                     {"phases", std::move(phases)}});
+  }
+  return ranks;
+}
+
+// The slowest rank's way to its first step: "1.84 s to the first step: queue 3 ms, ...", without
+// phases below a hundredth of it.
+std::string StartUpText(const v1::Job& job) {
+  const v1::StartUp& slowest =
+      *std::max_element(job.startup().begin(), job.startup().end(),
+                        [](const auto& a, const auto& b) { return a.total_ms() < b.total_ms(); });
+  std::vector<std::string> parts;
+  for (const v1::PhaseTime& phase : slowest.phases()) {
+    if (phase.ms() * 100 < slowest.total_ms()) continue;
+    parts.push_back(absl::StrFormat("%s %.0f", phase.name(), phase.ms()));
+  }
+  return absl::StrFormat("%.0f ms to the first step: %s", slowest.total_ms(),
+                         absl::StrJoin(parts, ", "));
+}
+
 std::string Dump(const nlohmann::json& value) {
   return value.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
@@ -64,6 +95,8 @@ std::string SummaryJson(const v1::Job& job) {
                      {"accuracy", result.eval().accuracy()},
                      {"targets", result.eval().targets()}};
   }
+  if (!result.profile().empty()) value["profile"] = result.profile();
+  if (!job.startup().empty()) value["startup"] = StartUpValue(job);
   if (!job.reason().empty()) value["reason"] = job.reason();
   if (job.has_error()) value["error"] = ErrorValue(job.error());
   return Dump(value);
@@ -90,6 +123,33 @@ std::string DescribeError(const v1::StatusProto& error) {
                       where.empty() ? "" : absl::StrCat(" (", absl::StrJoin(where, ", "), ")"));
 }
 
+Table StartUpTable(const v1::Job& job) {
+  Table table;
+  if (job.startup().empty()) return table;
+  // Ranks have the same phases but for `capture`, which comes where the device is a GPU.
+  const v1::StartUp& longest = *std::max_element(
+      job.startup().begin(), job.startup().end(),
+      [](const auto& a, const auto& b) { return a.phases_size() < b.phases_size(); });
+  table.header = {"RANK"};
+  for (const v1::PhaseTime& phase : longest.phases()) {
+    table.header.push_back(absl::AsciiStrToUpper(phase.name()));
+  }
+  table.header.push_back("TOTAL MS");
+  table.right.assign(table.header.size(), true);
+  for (const v1::StartUp& startup : job.startup()) {
+    std::vector<std::string> row = {absl::StrCat(startup.rank())};
+    for (const v1::PhaseTime& column : longest.phases()) {
+      const auto phase =
+          std::find_if(startup.phases().begin(), startup.phases().end(),
+                       [&](const v1::PhaseTime& p) { return p.name() == column.name(); });
+      row.push_back(phase == startup.phases().end() ? "-" : absl::StrFormat("%.1f", phase->ms()));
+    }
+    row.push_back(absl::StrFormat("%.1f", startup.total_ms()));
+    table.rows.push_back(std::move(row));
+  }
+  return table;
+}
+
 std::string SummaryText(const v1::Job& job) {
   const v1::JobResult& result = job.result();
   Table table;
@@ -114,6 +174,7 @@ std::string SummaryText(const v1::Job& job) {
     add("step time", absl::StrFormat("%.2f ms median, %s", result.median_step_ms(),
                                      FormatRate(TokensPerSecond(result))));
   }
+  if (!job.startup().empty()) add("start-up", StartUpText(job));
   if (result.peak_memory_bytes() > 0) {
     add("memory", absl::StrCat(FormatBytes(result.peak_memory_bytes()), " peak of a rank"));
   }

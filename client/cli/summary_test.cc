@@ -49,6 +49,48 @@ TEST(SummaryJson, DoneJob_HasEveryFieldOnOneLine) {
   EXPECT_FALSE(json.contains("error"));
 }
 
+void AddStartUp(v1::Job* job, int rank, double wait_ms) {
+  v1::StartUp* startup = job->add_startup();
+  startup->set_rank(rank);
+  startup->set_total_ms(100 + wait_ms);
+  for (const auto& [name, ms] : {std::pair{"queue", 0.5}, {"bind", 99.5}, {"wait", wait_ms}}) {
+    startup->add_phases()->set_name(name);
+    startup->mutable_phases()->rbegin()->set_ms(ms);
+  }
+}
+
+TEST(SummaryJson, StartUp_HasThePhasesOfEachRankInOrder) {
+  v1::Job job = DoneJob();
+  AddStartUp(&job, 0, 20);
+  AddStartUp(&job, 1, 40);
+  const auto startup = nlohmann::json::parse(SummaryJson(job))["startup"];
+  ASSERT_EQ(startup.size(), 2u);
+  EXPECT_EQ(startup[1]["rank"], 1);
+  EXPECT_EQ(startup[1]["total_ms"], 140);
+  EXPECT_EQ(startup[1]["phases"][1]["name"], "bind");
+  EXPECT_EQ(startup[1]["phases"][1]["ms"], 99.5);
+}
+
+TEST(StartUpTable, Ranks_HaveARowEach) {
+  v1::Job job = DoneJob();
+  EXPECT_TRUE(StartUpTable(job).header.empty());
+  AddStartUp(&job, 0, 40);
+  AddStartUp(&job, 1, 20);
+  EXPECT_EQ(FormatTable(StartUpTable(job), true),
+            "RANK  QUEUE  BIND  WAIT  TOTAL MS\n"
+            "   0    0.5  99.5  40.0     140.0\n"
+            "   1    0.5  99.5  20.0     120.0\n");
+}
+
+TEST(SummaryText, StartUp_IsTheSlowestRanksWithoutSmallPhases) {
+  v1::Job job = DoneJob();
+  AddStartUp(&job, 0, 40);
+  AddStartUp(&job, 1, 20);
+  EXPECT_NE(SummaryText(job).find("start-up    140 ms to the first step: bind 100, wait 40\n"),
+            std::string::npos)
+      << SummaryText(job);
+}
+
 TEST(SummaryJson, FailedJob_NamesTheCause) {
   v1::Job job = DoneJob();
   job.set_state(v1::JOB_STATE_FAILED);

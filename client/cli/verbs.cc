@@ -7,7 +7,8 @@ const std::vector<Verb>& Verbs() {
   static const std::vector<Verb>* const verbs = new std::vector<Verb>{
       {"run", "Train one job on this machine and wait for it",
        "weft run configs/jobs/seqrev.yaml\n"
-       "weft run job.yaml --ranks 2 --set train.steps=60 --resume -o json",
+       "weft run job.yaml --ranks 2 --set train.steps=60 --resume -o json\n"
+       "weft run job.yaml --profile=10",
        DeclareRun},
       {"submit", "Hand a job to a running coordinator",
        "weft submit job.yaml\n"

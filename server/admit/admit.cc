@@ -323,7 +323,19 @@ class Admission {
     problems_.Within("threads", spec_.threads(), 0, limits_.threads);
     FillEnum("determinism", spec_.determinism(), v1::Determinism_IsValid(spec_.determinism()),
              v1::DETERMINISM_BITWISE, [this](v1::Determinism d) { spec_.set_determinism(d); });
+    CheckProfile();
     CheckDevice();
+  }
+
+  void CheckProfile() {
+    if (!spec_.has_profile()) return;
+    constexpr int64_t kMostSteps = 1000;
+    v1::ProfileSpec* profile = spec_.mutable_profile();
+    if (spec_.has_sample()) problems_.Add("profile", "is of steps, and a sampling job has none");
+    if (profile->steps() == 0) profile->set_steps(5);
+    if (profile->after() == 0) profile->set_after(5);
+    problems_.Within("profile.steps", profile->steps(), int64_t{1}, kMostSteps);
+    problems_.AtLeastZero("profile.after", static_cast<double>(profile->after()));
   }
 
   void CheckDevice() {

@@ -153,6 +153,16 @@ void JobTable::SetProgress(const std::string& id, int64_t step, double loss) {
   }
 }
 
+void JobTable::AddStartUp(const std::string& id, const v1::StartUp& startup) {
+  JobRecord* r = FindMutable(id);
+  if (r == nullptr) return;
+  auto* all = r->job.mutable_startup();
+  *all->Add() = startup;
+  for (int i = all->size() - 1; i > 0 && all->Get(i - 1).rank() > startup.rank(); --i) {
+    all->SwapElements(i, i - 1);
+  }
+}
+
 void JobTable::SetReason(const std::string& id, const std::string& reason) {
   if (JobRecord* r = FindMutable(id)) r->job.set_reason(reason);
 }

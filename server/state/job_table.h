@@ -42,6 +42,8 @@ class JobTable {
   Status Update(const JobRecord& record, const v1::JobEvent* event = nullptr);
   // Memory only: progress that a restart may forget.
   void SetProgress(const std::string& id, int64_t step, double loss);
+  // Memory only, until its next Update: how a rank came to its first step. Kept by rank.
+  void AddStartUp(const std::string& id, const v1::StartUp& startup);
   // Memory only: why it waits.
   void SetReason(const std::string& id, const std::string& reason);
 

@@ -4,12 +4,15 @@
 #include <unistd.h>
 
 #include <cstdlib>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/synchronization/mutex.h"
 #include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
 
 #include "fabric/ckpt/atomic_file.h"
 #include "tests/support/gpt_plan.h"
@@ -96,6 +99,71 @@ class ExecutorTest : public ::testing::Test {
 
   std::string root_;
 };
+
+TEST_F(ExecutorTest, Ranks_EachReportStartUpAndCounters) {
+  absl::Mutex mutex;
+  int started = 0, counted = 0;
+  const auto result =
+      Run({Spec(3, 2, 0), Spec(3, 2, 1)}, Executor::Transport::kSharedMemory,
+          [&](const Report& report) {
+            absl::MutexLock lock(&mutex);
+            if (const auto* s = std::get_if<StartUpReport>(&report)) {
+              ++started;
+              std::vector<std::string> names;
+              for (const auto& phase : s->phases) names.push_back(phase.name);
+              EXPECT_EQ(names, (std::vector<std::string>{"device", "data", "wait", "communicator",
+                                                         "bind", "state", "first step"}));
+            }
+            if (const auto* c = std::get_if<CountersReport>(&report)) {
+              ++counted;
+              EXPECT_GT(c->runner.arena_bytes, 0);
+              EXPECT_GT(c->runner.pool_bytes, c->runner.arena_bytes);
+              EXPECT_GT(c->host_peak_bytes, 0);
+              EXPECT_EQ(c->runner.captures, 0);
+            }
+          });
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(started, 2);
+  EXPECT_EQ(counted, 4);  // after the first step and at the end
+}
+
+TEST_F(ExecutorTest, Profile_ChangesNoBitAndLeavesTraceAndTable) {
+  const auto plain = Run({Spec(12, 2, 0), Spec(12, 2, 1)}, Executor::Transport::kSharedMemory,
+                         [](const Report&) {});
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  std::vector<ExecSpec> specs = {Spec(12, 2, 0), Spec(12, 2, 1)};
+  for (ExecSpec& spec : specs) {
+    spec.profile = ProfileSettings{.steps = 3, .after = 2, .folder = root_ + "/test/profile"};
+    spec.eval_every = 6;
+  }
+  const auto result = Run(specs, Executor::Transport::kSharedMemory, [](const Report&) {});
+  ASSERT_TRUE(result.ok()) << result.status();
+  EXPECT_EQ(result->state_digest, plain->state_digest);
+  EXPECT_EQ(result->profile, root_ + "/test/profile");
+  const auto table = ckpt::ReadFile(result->profile + "/kernels.json");
+  ASSERT_TRUE(table.ok()) << table.status();
+  const auto report = nlohmann::json::parse(*table);
+  EXPECT_EQ(report["first_step"], 2);
+  EXPECT_EQ(report["steps"], 3);
+  double share = 0;
+  for (const auto& row : report["kernels"]) {
+    share += row["share"].get<double>();
+    EXPECT_GT(row["launches_per_step"], 0);
+  }
+  EXPECT_NEAR(share, 1, 1e-6);
+  for (const char* name : {"/rank-0.trace.json", "/rank-1.trace.json"}) {
+    const auto text = ckpt::ReadFile(result->profile + name);
+    ASSERT_TRUE(text.ok()) << text.status();
+    std::set<std::string> host;
+    const auto trace = nlohmann::json::parse(*text);
+    for (const auto& event : trace["traceEvents"]) {
+      if (event.value("cat", "") == "host") host.insert(event["name"]);
+    }
+    std::set<std::string> expected = {"submit", "confirm", "data", "all-reduce", "evaluation"};
+    if (name[6] == '0') expected.insert("checkpoint");
+    EXPECT_EQ(host, expected) << name;
+  }
+}
 
 TEST_F(ExecutorTest, Run_ReportsEveryLossOnceAndResult) {
   ExecSpec spec = Spec(12);

@@ -4,12 +4,16 @@
 #include <string>
 #include <vector>
 
+#include "nlohmann/json.hpp"
 #include <gtest/gtest.h>
 
+#include "fabric/base/clock.h"
 #include "fabric/comm/communicator.h"
 #include "tests/support/gpt_plan.h"
 #include "worker/core/device/cpu_device.h"
 #include "worker/core/dispatch/kernel_table.h"
+#include "worker/exec/step_runner.h"
+#include "worker/exec/step_trace.h"
 #include "worker/exec/train_state.h"
 
 namespace weft {
@@ -46,7 +50,10 @@ struct Outcome {
   EvalSums eval;
 };
 
-StatusOr<Outcome> Train(const GptPlanSpec& spec, Device* device, int64_t steps) {
+// With a trace, which records steps [2, steps) of it.
+StatusOr<Outcome> Train(const GptPlanSpec& spec, Device* device, int64_t steps,
+                        StepTrace* trace = nullptr) {
+  constexpr int64_t kFirstTraced = 2;
   ASSIGN_OR_RETURN(const Plan plan, testing::MakeGptPlan(spec));
   const std::unique_ptr<data::Dataset> dataset = SmallData();
   const std::unique_ptr<TileRunner> tiles = MakeThreadPool(2);
@@ -59,6 +66,7 @@ StatusOr<Outcome> Train(const GptPlanSpec& spec, Device* device, int64_t steps) 
   parts.tiles = tiles.get();
   parts.comm = comm.get();
   parts.dataset = dataset.get();
+  parts.trace = trace;
   ASSIGN_OR_RETURN(const std::unique_ptr<StepRunner> runner, StepRunner::Create(parts));
   RETURN_IF_ERROR(InitializeParameters(plan.program, kSeed, BuiltinKernels(), tiles.get(),
                                        runner->state().param()));
@@ -66,12 +74,15 @@ StatusOr<Outcome> Train(const GptPlanSpec& spec, Device* device, int64_t steps) 
   Outcome outcome;
   int64_t submitted = 0;
   for (int64_t step = 0; step < steps; ++step) {
-    while (submitted < std::min(steps, step + runner->depth())) {
+    if (trace != nullptr && step == kFirstTraced) trace->Start(step);
+    const int64_t pause = trace != nullptr && step < kFirstTraced ? kFirstTraced : steps;
+    while (submitted < std::min(pause, step + runner->depth())) {
       RETURN_IF_ERROR(runner->Submit(submitted++, 0));
     }
     ASSIGN_OR_RETURN(const StepResult result, runner->Confirm());
     outcome.losses.push_back(result.loss);
   }
+  if (trace != nullptr) trace->Stop(steps);
   ASSIGN_OR_RETURN(outcome.eval, runner->Evaluate());
   RETURN_IF_ERROR(runner->FetchState());
   outcome.digest = StateDigest(plan.program, runner->state(), outcome.losses);
@@ -115,6 +126,44 @@ TEST_P(GpuTraining, ThirtySteps_LossesAsOnTheCpuAndTheSameBitsTwice) {
   const StatusOr<Outcome> again = Train(spec, gpu->get(), kSteps);
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_EQ(got->digest, again->digest);
+}
+
+TEST(GpuProfile, ReplayedGraph_EveryKernelIsNamedByItsCallAndNoBitChanges) {
+  GptPlanSpec spec = SmallSpec();
+  spec.lanes = 2;
+  const StatusOr<std::unique_ptr<Device>> gpu = MakeCudaDevice(0);
+  ASSERT_TRUE(gpu.ok()) << gpu.status();
+  constexpr int64_t kSteps = 6, kTraced = 4;
+  const StatusOr<Outcome> plain = Train(spec, gpu->get(), kSteps);
+  ASSERT_TRUE(plain.ok()) << plain.status();
+  TracedRank rank;
+  rank.device = (*gpu)->info().model;
+  rank.on_cpu = false;
+  rank.ceilings = CudaCeilings(0);
+  EXPECT_GT(rank.ceilings.memory_bytes, 0);
+  StepTrace trace(rank, {}, &BuiltinOpSet(), &RealClock());
+  const StatusOr<Outcome> traced = Train(spec, gpu->get(), kSteps, &trace);
+  ASSERT_TRUE(traced.ok()) << traced.status();
+  EXPECT_EQ(traced->digest, plain->digest);
+  EXPECT_EQ(trace.note(), "");
+
+  const nlohmann::json report = nlohmann::json::parse(trace.KernelsJson());
+  ASSERT_FALSE(report["kernels"].empty()) << report;
+  double share = 0;
+  int64_t finished = 0;
+  for (const nlohmann::json& row : report["kernels"]) {
+    share += row["share"].get<double>();
+    if (row.value("op", "") == "finish step") {
+      finished += std::lround(row["launches_per_step"].get<double>() * kTraced);
+    }
+    const std::string kernel = row["kernel"];
+    // Inputs are copied beside the graph; all else is a call of it.
+    if (kernel.rfind("copy to device", 0) != 0) {
+      EXPECT_TRUE(row.contains("op")) << row;
+    }
+  }
+  EXPECT_NEAR(share, 1, 1e-6);
+  EXPECT_EQ(finished, kTraced);
 }
 
 constexpr auto kRotary = GptSpec::Position::kRotary;

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "fabric/base/clock.h"
 #include "fabric/base/log.h"
 #include "fabric/wire/status_proto.h"
 
@@ -26,7 +27,9 @@ constexpr absl::Duration kExitNews = absl::Seconds(1);
 }  // namespace
 
 Member::Member(MemberOptions options)
-    : options_(std::move(options)), id_(options_.start.spec().member()) {
+    : options_(std::move(options)),
+      id_(options_.start.spec().member()),
+      asked_(RealClock().Monotonic()) {
   thread_ = std::thread([this] { Live(); });
 }
 
@@ -83,6 +86,7 @@ Status Member::StartProcess() {
     options_.outbox->Add(std::move(message));
   };
   child.on_exit = [this](ChildExit exit) { OnExit(exit); };
+  forked_ = RealClock().Monotonic();
   StatusOr<std::unique_ptr<Child>> started = Child::Start(std::move(child));
   // The process has its own copy; ours would keep the socket open after its end.
   close(fds[1]);
@@ -100,6 +104,8 @@ bool Member::Open() {
   v1::OpenRequest request;
   *request.mutable_spec() = options_.start.spec();
   request.set_host(options_.host);
+  request.set_asked_ns(absl::ToInt64Nanoseconds(asked_));
+  request.set_forked_ns(absl::ToInt64Nanoseconds(forked_));
   const StatusOr<v1::OpenResponse> opened = link_->Open(request, kOpenLimit);
   v1::MemberMessage message;
   *message.mutable_opened()->mutable_member() = id_;

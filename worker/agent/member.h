@@ -10,6 +10,7 @@
 
 #include "absl/base/thread_annotations.h"
 #include "absl/synchronization/mutex.h"
+#include "absl/time/time.h"
 
 #include "proto/member_api.pb.h"
 #include "worker/agent/child.h"
@@ -68,6 +69,8 @@ class Member {
 
   const MemberOptions options_;
   const v1::MemberId id_;
+  const absl::Duration asked_;  // monotonic
+  absl::Duration forked_;       // monotonic; of the thread
   std::unique_ptr<ExecutorLink> link_;
 
   mutable absl::Mutex mu_;

@@ -40,6 +40,12 @@ StatusOr<BoundSection> BoundSection::Bind(const Section& section, const KernelTa
   return bound;
 }
 
+void BoundSection::Name(absl::string_view name, const Section& section, StepTrace* trace) {
+  for (size_t i = 0; i < calls_.size(); ++i) {
+    calls_[i].label = trace->AddCall(name, section.calls[i]);
+  }
+}
+
 Status BoundSection::Run(const SpaceBases& bases, const Launcher& launcher, const StepState& step) {
   for (BoundCall& call : calls_) {
     for (size_t i = 0; i < call.operands.size(); ++i) {
@@ -57,6 +63,8 @@ Status BoundSection::Run(const SpaceBases& bases, const Launcher& launcher, cons
     args.step = step;
     args.device_step = launcher.device_step;
     args.gate = launcher.gate;
+    const absl::Duration begin =
+        launcher.trace == nullptr ? absl::ZeroDuration() : launcher.trace->Now();
     if (const int error = call.kernel->launch(call.bound.state.get(), args); error != 0) {
       ErrorDetail detail;
       detail.origin = "executor";
@@ -69,6 +77,7 @@ Status BoundSection::Run(const SpaceBases& bases, const Launcher& launcher, cons
                                  " at step ", step.step),
                         detail);
     }
+    if (launcher.trace != nullptr) launcher.trace->Ran(call.label, launcher.stream, begin);
   }
   return absl::OkStatus();
 }

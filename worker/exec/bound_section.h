@@ -12,6 +12,7 @@
 #include "worker/core/dispatch/kernel_args.h"
 #include "worker/core/dispatch/kernel_table.h"
 #include "worker/exec/rank_memory.h"
+#include "worker/exec/step_trace.h"
 
 namespace weft {
 
@@ -23,6 +24,7 @@ struct Launcher {
   const int64_t* device_step = nullptr;  // as in KernelArgs
   const int32_t* gate = nullptr;
   const Device* device = nullptr;  // gives errors their words
+  StepTrace* trace = nullptr;      // null: nothing is traced; else the section has its names
 };
 
 class BoundSection {
@@ -33,6 +35,9 @@ class BoundSection {
   // node whose operands its kernel refuses.
   static StatusOr<BoundSection> Bind(const Section& section, const KernelTable& kernels,
                                      DeviceKind device, int threads);
+
+  // Names the calls to `trace`. `section` is what this was bound from.
+  void Name(absl::string_view name, const Section& section, StepTrace* trace);
 
   // Runs all calls in order. Not thread-safe: operand addresses are patched in place.
   Status Run(const SpaceBases& bases, const Launcher& launcher, const StepState& step);
@@ -54,6 +59,7 @@ class BoundSection {
     std::vector<Address> addresses;
     int in_count = 0;
     int out_count = 0;
+    int32_t label = -1;  // of a trace
   };
   std::vector<BoundCall> calls_;
   int64_t scratch_bytes_ = 0;

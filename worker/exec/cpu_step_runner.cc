@@ -23,6 +23,7 @@ class CpuStepRunner final : public StepRunner {
     ASSIGN_OR_RETURN(state_, HostState::Make(parts_.device, &memory_));
     launcher_.tiles = parts_.tiles;
     launcher_.scratch = memory_.scratch();
+    launcher_.trace = parts_.trace;
     return absl::OkStatus();
   }
 
@@ -57,8 +58,11 @@ Status CpuStepRunner::RunLanes(int64_t step) {
   for (const LaneStep& lane : sections_.schedule.steps) {
     const SpaceBases bases = memory_.Bases(lane.buffer, RankMemory::Slots::kTrain);
     const int64_t first_row = lane.lane * rows;
-    LoadSamples(*parts_.dataset, SampleKind::kTrain, plan.program.inputs, bases.inputs,
-                step * plan.batch + first_row, rows);
+    {
+      const HostSpan span(parts_.trace, "data");
+      LoadSamples(*parts_.dataset, SampleKind::kTrain, plan.program.inputs, bases.inputs,
+                  step * plan.batch + first_row, rows);
+    }
     RETURN_IF_ERROR(sections_.train.Run(bases, launcher_, {parts_.seed, step, first_row}));
     memory_.grad(lane.buffer)[tail] = 0;
     for (const BufferAdd& add : lane.adds) AddBuffers(add.into, add.from);
@@ -94,6 +98,7 @@ Status CpuStepRunner::Reduce(float request, int* buffer) {
     call.send = memory_.grad(first);
   }
   *buffer = reduce_buffer_;
+  const HostSpan span(parts_.trace, "all-reduce");
   return parts_.comm->Launch(call, StreamTag{}, Deadline::After(parts_.collective_timeout));
 }
 

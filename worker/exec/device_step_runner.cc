@@ -62,7 +62,8 @@ class OwnedEvent {
   EventTag event_;
 };
 
-StatusOr<Buffer> AllocatePinned(Device* device, int64_t bytes) {
+StatusOr<Buffer> AllocatePinned(Device* device, int64_t bytes, int64_t* sum) {
+  *sum += bytes;
   ASSIGN_OR_RETURN(void* const data, device->AllocatePinned(bytes));
   std::memset(data, 0, static_cast<size_t>(bytes));
   return Buffer(data, static_cast<size_t>(bytes), DeviceId{},
@@ -93,6 +94,9 @@ class DeviceStepRunner final : public StepRunner {
     if (error == 0) return absl::OkStatus();
     return Internal(doing, ": ", device_.Describe(error));
   }
+  void Ran(int32_t label) const {
+    if (parts_.trace != nullptr) parts_.trace->Ran(label, stream_.get(), absl::ZeroDuration());
+  }
   int64_t rows() const { return parts_.plan->batch / parts_.plan->lanes; }
   int lanes() const { return static_cast<int>(sections_.schedule.steps.size()); }
 
@@ -113,6 +117,11 @@ class DeviceStepRunner final : public StepRunner {
   std::array<OwnedEvent, kSets> loaded_, used_;
   std::array<GraphTag, kSets> graphs_;
   Launcher launcher_;
+  // Of a trace: what of a step is no call of the program.
+  struct PartLabels {
+    int32_t request = -1, clear = -1, reduce = -1, check = -1, finish = -1;
+  };
+  PartLabels labels_;
   int reduce_buffer_ = -1;
   // By (step % kDepth, lane): what TrainSample fills.
   std::vector<std::vector<Buffer>> staging_;
@@ -146,13 +155,16 @@ Status DeviceStepRunner::Allocate() {
     RETURN_IF_ERROR(loaded_[set].Make(&device_));
     RETURN_IF_ERROR(used_[set].Make(&device_));
   }
-  ASSIGN_OR_RETURN(ring_, AllocatePinned(&device_, kDepth * sizeof(StepSlot)));
-  ASSIGN_OR_RETURN(control_, AllocatePinned(&device_, sizeof(StepControl)));
+  ASSIGN_OR_RETURN(ring_,
+                   AllocatePinned(&device_, kDepth * sizeof(StepSlot), &recorded_.pinned_bytes));
+  ASSIGN_OR_RETURN(control_,
+                   AllocatePinned(&device_, sizeof(StepControl), &recorded_.pinned_bytes));
   ASSIGN_OR_RETURN(gate_, AllocateZeroed(&device_, sizeof(int32_t)));
   for (int slot = 0; slot < kDepth * lanes(); ++slot) {
     staging_.emplace_back();
     for (const InputSlot& input : program.inputs) {
-      ASSIGN_OR_RETURN(Buffer buffer, AllocatePinned(&device_, input.meta.bytes()));
+      ASSIGN_OR_RETURN(Buffer buffer,
+                       AllocatePinned(&device_, input.meta.bytes(), &recorded_.pinned_bytes));
       staging_.back().push_back(std::move(buffer));
     }
   }
@@ -161,6 +173,15 @@ Status DeviceStepRunner::Allocate() {
   launcher_.device_step = memory_.step();
   launcher_.gate = static_cast<const int32_t*>(gate_.data());
   launcher_.device = &device_;
+  launcher_.trace = parts_.trace;
+  if (parts_.trace != nullptr) {
+    labels_ = {.request = parts_.trace->AddPart("stop request"),
+               .clear = parts_.trace->AddPart("clear request"),
+               .reduce = parts_.trace->AddPart("all-reduce"),
+               .check = parts_.trace->AddPart("gate"),
+               .finish = parts_.trace->AddPart("finish step")};
+    parts_.trace->EndsStep(labels_.finish);
+  }
   return absl::OkStatus();
 }
 
@@ -187,6 +208,7 @@ Status DeviceStepRunner::QueueReduce(int* buffer) {
   RETURN_IF_ERROR(
       Check(SetFloat(memory_.grad(first) + count - 1, &control->request, stream_.get().handle),
             "passing on a stop request"));
+  Ran(labels_.request);
   *buffer = first;
   if (plan.ranks == 1) return absl::OkStatus();
   if (plan.reduce == ReduceMode::kRing) {
@@ -195,8 +217,10 @@ Status DeviceStepRunner::QueueReduce(int* buffer) {
   }
   *buffer = reduce_buffer_;
   std::vector<comm::Partial> partials;
-  return parts_.device_comm->Launch(ReduceCall(&partials), stream_.get(),
-                                    Deadline::After(parts_.collective_timeout));
+  RETURN_IF_ERROR(parts_.device_comm->Launch(ReduceCall(&partials), stream_.get(),
+                                             Deadline::After(parts_.collective_timeout)));
+  Ran(labels_.reduce);
+  return absl::OkStatus();
 }
 
 // The all-reduce of a step; `partials` is what it refers to.
@@ -233,6 +257,7 @@ Status DeviceStepRunner::QueueStep(int set) {
     if (lanes() > 1) {
       RETURN_IF_ERROR(
           device_.Fill(memory_.grad(lane.buffer) + tail, 0, sizeof(float), stream_.get()));
+      Ran(labels_.clear);
     }
     for (const BufferAdd& add : lane.adds) RETURN_IF_ERROR(AddBuffers(add.into, add.from));
   }
@@ -244,20 +269,27 @@ Status DeviceStepRunner::QueueStep(int set) {
   RETURN_IF_ERROR(Check(
       CheckStep(stats, stats_.loss, stats_.count, &control->poison, gate, stream_.get().handle),
       "checking the step"));
+  Ran(labels_.check);
   RETURN_IF_ERROR(sections_.update.Run(memory_.Bases(buffer, RankMemory::Slots::kTrain), launcher_,
                                        {parts_.seed, 0, 0}));
-  return Check(FinishStep(stats, stat_count_, stats + stat_count_, gate, memory_.step(),
-                          static_cast<StepSlot*>(ring_.data()), kDepth, stream_.get().handle),
-               "finishing the step");
+  RETURN_IF_ERROR(
+      Check(FinishStep(stats, stat_count_, stats + stat_count_, gate, memory_.step(),
+                       static_cast<StepSlot*>(ring_.data()), kDepth, stream_.get().handle),
+            "finishing the step"));
+  Ran(labels_.finish);
+  return absl::OkStatus();
 }
 
 Status DeviceStepRunner::Record(int set) {
+  if (parts_.trace != nullptr) parts_.trace->BeginCapture();
   RETURN_IF_ERROR(device_.BeginCapture(stream_.get()));
   const Status queued = QueueStep(set);
   StatusOr<GraphTag> graph = device_.EndCapture(stream_.get());
   RETURN_IF_ERROR(queued);
   RETURN_IF_ERROR(graph.status());
   graphs_[set] = *graph;
+  recorded_.graph_nodes = graph->nodes;
+  ++recorded_.captures;
   return absl::OkStatus();
 }
 
@@ -269,7 +301,9 @@ Status DeviceStepRunner::Begin(int64_t step) {
     std::vector<comm::Partial> partials;
     RETURN_IF_ERROR(parts_.device_comm->Reserve(ReduceCall(&partials)));
   }
+  const absl::Duration begin = RealClock().Monotonic();
   for (int set = 0; set < kSets; ++set) RETURN_IF_ERROR(Record(set));
+  recorded_.capture_time += RealClock().Monotonic() - begin;
   submitted_ = confirmed_ = step;
   return absl::OkStatus();
 }
@@ -284,8 +318,11 @@ Status DeviceStepRunner::LoadInputs(int64_t step) {
     std::vector<void*> into;
     for (const Buffer& buffer : staging) into.push_back(buffer.data());
     const int64_t first_row = sections_.schedule.steps[static_cast<size_t>(i)].lane * rows();
-    LoadSamples(*parts_.dataset, SampleKind::kTrain, plan.program.inputs, into,
-                step * plan.batch + first_row, rows());
+    {
+      const HostSpan span(parts_.trace, "data");
+      LoadSamples(*parts_.dataset, SampleKind::kTrain, plan.program.inputs, into,
+                  step * plan.batch + first_row, rows());
+    }
     const SpaceBases bases = memory_.Bases(0, RankMemory::Slots::kTrain, set * lanes() + i);
     for (size_t k = 0; k < staging.size(); ++k) {
       RETURN_IF_ERROR(device_.Copy(bases.inputs[k], staging[k].data(),
@@ -357,12 +394,14 @@ StatusOr<EvalSums> DeviceStepRunner::Evaluate() {
   const int64_t stat_bytes = stat_count_ * static_cast<int64_t>(sizeof(float));
   if (eval_stats_.data() == nullptr) {
     ASSIGN_OR_RETURN(eval_stats_,
-                     AllocatePinned(&device_, std::max<int64_t>(1, share.share * stat_bytes)));
+                     AllocatePinned(&device_, std::max<int64_t>(1, share.share * stat_bytes),
+                                    &recorded_.pinned_bytes));
   }
   std::vector<Buffer> staging;
   std::vector<void*> into;
+  int64_t staging_bytes = 0;  // gone after this evaluation
   for (const InputSlot& input : program.eval_inputs) {
-    ASSIGN_OR_RETURN(Buffer buffer, AllocatePinned(&device_, input.meta.bytes()));
+    ASSIGN_OR_RETURN(Buffer buffer, AllocatePinned(&device_, input.meta.bytes(), &staging_bytes));
     into.push_back(buffer.data());
     staging.push_back(std::move(buffer));
   }

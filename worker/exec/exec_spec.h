@@ -7,6 +7,8 @@
 #include <string>
 #include <variant>
 
+#include "absl/time/time.h"
+
 #include "fabric/base/ids.h"
 #include "fabric/mesh/plan.h"
 #include "worker/data/dataset.h"
@@ -30,6 +32,19 @@ struct SampleSettings {
   data::TextOptions text;  // what the tokens are, where the checkpoint does not tell
 };
 
+// On the monotonic clock; zero: not known, and then no time is counted before the executor's own.
+struct StartTimes {
+  absl::Duration asked;    // the worker was told to start this member
+  absl::Duration forked;   // it forked
+  absl::Duration entered;  // the process came to its main function
+};
+
+struct ProfileSettings {
+  int64_t steps = 5;
+  int64_t after = 5;   // steps of this run that come before
+  std::string folder;  // made when it is written
+};
+
 struct ExecSpec {
   JobId job;
   Generation generation;
@@ -48,6 +63,8 @@ struct ExecSpec {
   CheckpointSettings checkpoint;
   int64_t eval_every = 0;  // steps; 0: only at the end
   std::optional<SampleSettings> sample;
+  std::optional<ProfileSettings> profile;
+  StartTimes started;
   int threads = 1;
   int32_t device_index = 0;  // of the node's devices of the plan's kind
 };

@@ -91,7 +91,8 @@ int64_t TokensPerStep(const Plan& plan) {
 
 }  // namespace
 
-Executor::Executor(ExecSpec spec) : spec_(std::move(spec)), checkpoints_(&spec_) {}
+Executor::Executor(ExecSpec spec)
+    : spec_(std::move(spec)), startup_(&RealClock(), spec_.started), checkpoints_(&spec_) {}
 Executor::~Executor() = default;
 
 Status Executor::OpenDevice() {
@@ -107,12 +108,16 @@ Status Executor::OpenDevice() {
     return FailedPrecondition("the plan is for ", numerics.device, ", cuda:", spec_.device_index,
                               " is ", info.model, ": another model gives other bits");
   }
+  // The first call that needs a context makes it: here, so that the time is counted here.
+  ASSIGN_OR_RETURN(const StreamTag stream, device_->CreateStream());
+  device_->DestroyStream(stream);
   return absl::OkStatus();
 }
 
 StatusOr<Executor::Opened> Executor::Open(const std::string& host) {
   RETURN_IF_ERROR(OpenDevice());
   tiles_ = MakeThreadPool(std::max(1, spec_.threads));
+  startup_.End("device");
   Opened opened;
   ASSIGN_OR_RETURN(listener_, comm::TcpListener::Open(host));
   opened.endpoint = listener_->endpoint();
@@ -131,6 +136,7 @@ StatusOr<Executor::Opened> Executor::Open(const std::string& host) {
     opened.data_digest = dataset_->digest();
     if (dataset_->tokenizer() != nullptr) checkpoints_.Keep(dataset_->tokenizer()->table());
   }
+  startup_.End("data");
   return opened;
 }
 
@@ -163,7 +169,9 @@ Status Executor::Join(const Group& group) {
 StatusOr<Executor::Prepared> Executor::Prepare(const Group& group) {
   Prepared prepared;
   if (spec_.sample.has_value()) return prepared;
+  startup_.End("wait");
   RETURN_IF_ERROR(Join(group));
+  startup_.End("communicator");
   StepParts parts;
   parts.plan = &spec_.plan;
   parts.rank = spec_.rank;
@@ -174,8 +182,29 @@ StatusOr<Executor::Prepared> Executor::Prepare(const Group& group) {
   parts.comm = comm_.get();
   parts.device_comm = device_comm_.get();
   parts.dataset = dataset_.get();
+  if (spec_.profile.has_value()) MakeTrace();
+  parts.trace = trace_.get();
   ASSIGN_OR_RETURN(runner_, StepRunner::Create(parts));
   prepared.memory_bytes = runner_->memory().total_bytes();
+  startup_.End("bind");
+  RETURN_IF_ERROR(StartState(&prepared));
+  startup_.End("state");
+  return prepared;
+}
+
+void Executor::MakeTrace() {
+  TracedRank rank;
+  rank.job = spec_.job_name;
+  rank.rank = spec_.rank;
+  rank.on_cpu = device_->id().kind == DeviceKind::kCpu;
+  rank.device = rank.on_cpu ? "cpu" : device_->info().model;
+  if (!rank.on_cpu) rank.ceilings = CudaCeilings(device_->id().index);
+  trace_ =
+      std::make_unique<StepTrace>(std::move(rank), *spec_.profile, &BuiltinOpSet(), &RealClock());
+}
+
+// The parameters' first values, or those of the newest checkpoint.
+Status Executor::StartState(Prepared* prepared) {
   if (spec_.checkpoint.resume) {
     std::vector<std::string> skipped;
     StatusOr<ckpt::CheckpointInfo> newest = ckpt::NewestVerified(spec_.checkpoint.path, &skipped);
@@ -184,16 +213,15 @@ StatusOr<Executor::Prepared> Executor::Prepare(const Group& group) {
       ASSIGN_OR_RETURN(losses_, RestoreState(*newest, spec_, &runner_->state()));
       RETURN_IF_ERROR(runner_->StoreState(newest->manifest.step));
       last_checkpoint_ = newest->path;
-      prepared.start_step = newest->manifest.step;
-      LOG_INFO("resumed step={} from={}", prepared.start_step, newest->path);
-      return prepared;
+      prepared->start_step = newest->manifest.step;
+      LOG_INFO("resumed step={} from={}", prepared->start_step, newest->path);
+      return absl::OkStatus();
     }
     if (!absl::IsNotFound(newest.status())) return newest.status();
   }
   RETURN_IF_ERROR(InitializeParameters(spec_.plan.program, spec_.seed, BuiltinKernels(),
                                        tiles_.get(), runner_->state().param()));
-  RETURN_IF_ERROR(runner_->StoreState(0));
-  return prepared;
+  return runner_->StoreState(0);
 }
 
 void Executor::Stop(StopMode mode) {
@@ -219,6 +247,7 @@ StatusOr<RunResult> Executor::Sample() {
 
 Status Executor::Evaluate(int64_t step, const ReportSink& report, EvalReport* last) {
   if (dataset_->eval_samples() == 0) return absl::OkStatus();
+  const HostSpan span(trace_.get(), "evaluation", StepTrace::Keep::kAlways);
   ASSIGN_OR_RETURN(const EvalSums sums, runner_->Evaluate());
   if (sums.count == 0) return absl::OkStatus();
   *last = {step, sums.loss / sums.count, sums.correct / sums.count,
@@ -236,6 +265,7 @@ void Executor::ReportWritten(const ReportSink& report) {
 
 Status Executor::Save(int64_t step, const ReportSink& report) {
   if (spec_.rank != 0) return absl::OkStatus();  // every rank has the same state
+  const HostSpan span(trace_.get(), "checkpoint", StepTrace::Keep::kAlways);
   RETURN_IF_ERROR(runner_->FetchState());
   RETURN_IF_ERROR(checkpoints_.Save(step, runner_->state(), losses_));
   ReportWritten(report);
@@ -273,38 +303,80 @@ StatusOr<StepResult> Executor::NextStep(int64_t* submitted, int64_t limit) {
   while (*submitted < std::min(limit, confirmed + runner_->depth())) {
     const StopMode mode = stop_.load();
     if (mode == StopMode::kAbort) return Aborted("the job was stopped");
+    const HostSpan span(trace_.get(), "submit");
     RETURN_IF_ERROR(runner_->Submit((*submitted)++, RequestOf(mode)));
   }
+  const HostSpan span(trace_.get(), "confirm");
   return runner_->Confirm();
 }
 
-// Where steps in flight must have ended: before an evaluation, a checkpoint, the end.
+// Where steps in flight must have ended: before an evaluation, a checkpoint, the end, and where a
+// profile begins and ends.
 int64_t Executor::NextPause(int64_t step) const {
   int64_t pause = spec_.steps;
   for (const int64_t every : {spec_.eval_every, spec_.checkpoint.every}) {
     if (every > 0) pause = std::min(pause, (step / every + 1) * every);
   }
+  for (const int64_t at : {traced_.begin, traced_.end}) {
+    if (at > step) pause = std::min(pause, at);
+  }
   return pause;
+}
+
+void Executor::ReportStarted(const ReportSink& report) {
+  startup_.End("first step");
+  startup_.Split("first step", "capture", runner_->counters().capture_time);
+  report(StartUpReport{startup_.phases()});
+}
+
+void Executor::ReportCounters(const ReportSink& report) {
+  CountersReport counters;
+  counters.step = static_cast<int64_t>(losses_.size());
+  counters.runner = runner_->counters();
+  counters.host_peak_bytes = PeakMemoryBytes();
+  int64_t free = 0, total = 0;
+  const bool on_device = device_->id().kind != DeviceKind::kCpu;
+  if (on_device && device_->MemoryInUse(&free, &total).ok()) {
+    counters.device_used_bytes = total - free;
+  }
+  report(counters);
+}
+
+// After `step` confirmed steps.
+Status Executor::TraceStep(int64_t step) {
+  if (trace_ == nullptr) return absl::OkStatus();
+  trace_->Confirmed();
+  if (step != traced_.end) return absl::OkStatus();
+  trace_->Stop(step);
+  return trace_->Write();
 }
 
 StatusOr<RunResult> Executor::Train(const ReportSink& report) {
   RunResult result;
+  startup_.End("wait");
   result.tokens_per_step = TokensPerStep(spec_.plan);
   ProgressMeter meter(spec_.steps, result.tokens_per_step);
   std::vector<double> step_ms;
   const bool reports = spec_.rank == 0;
   const absl::Duration begin = RealClock().Monotonic();
-  int64_t step = static_cast<int64_t>(losses_.size());
+  const int64_t first = static_cast<int64_t>(losses_.size());
+  int64_t step = first;
   int64_t submitted = step, last = spec_.steps;
   bool save_at_end = true;
   absl::Duration step_begin = begin;
+  if (trace_ != nullptr) traced_ = StepTrace::WindowOf(*spec_.profile, first, spec_.steps);
   while (step < last) {
+    if (trace_ != nullptr && step == traced_.begin) trace_->Start(step);
     ASSIGN_OR_RETURN(const StepResult done, NextStep(&submitted, std::min(last, NextPause(step))));
     losses_.push_back(done.loss);
-    ++step;
+    if (step++ == first) {
+      ReportStarted(report);
+      ReportCounters(report);
+    }
     const absl::Duration now = RealClock().Monotonic();
     step_ms.push_back(Milliseconds(now - step_begin));
     step_begin = now;
+    RETURN_IF_ERROR(TraceStep(step));
     if (reports) {
       meter.Add(step, done.loss);
       if (meter.Due()) report(meter.Take());
@@ -324,6 +396,7 @@ StatusOr<RunResult> Executor::Train(const ReportSink& report) {
     if (step == NextPause(step - 1)) step_begin = RealClock().Monotonic();
   }
   result.train_seconds = absl::ToDoubleSeconds(RealClock().Monotonic() - begin);
+  if (trace_ != nullptr) trace_->Stop(step);
   if (reports && !meter.empty()) report(meter.Take());
   if (!result.stopped) RETURN_IF_ERROR(Evaluate(step, report, &result.eval));
   if (save_at_end) RETURN_IF_ERROR(Save(step, report));
@@ -332,6 +405,12 @@ StatusOr<RunResult> Executor::Train(const ReportSink& report) {
   RETURN_IF_ERROR(CheckDigest(result.state_digest));
   RETURN_IF_ERROR(checkpoints_.Wait());
   ReportWritten(report);
+  if (step > first) ReportCounters(report);
+  if (trace_ != nullptr) {
+    // Once more, with the evaluations and checkpoints that came later.
+    RETURN_IF_ERROR(trace_->Write());
+    result.profile = trace_->folder();
+  }
   result.steps = step;
   if (!losses_.empty()) {
     result.first_loss = losses_.front();

@@ -18,7 +18,9 @@
 #include "worker/core/dispatch/kernel_table.h"
 #include "worker/data/dataset.h"
 #include "worker/exec/exec_spec.h"
+#include "worker/exec/start_up_clock.h"
 #include "worker/exec/step_runner.h"
+#include "worker/exec/step_trace.h"
 #include "worker/exec/train_state.h"
 
 namespace weft {
@@ -39,8 +41,21 @@ struct EvalReport {
   int64_t targets = 0;
 };
 
+// Where the time to the first step went, from when the worker was told to start this rank.
+struct StartUpReport {
+  std::vector<StartUpClock::Phase> phases;
+};
+
+struct CountersReport {
+  int64_t step = 0;  // confirmed
+  RunnerCounters runner;
+  int64_t device_used_bytes = 0;  // of the whole device; 0 on the CPU
+  int64_t host_peak_bytes = 0;
+};
+
 using CheckpointReport = CheckpointWriter::Written;
-using Report = std::variant<ProgressReport, EvalReport, CheckpointReport>;
+using Report =
+    std::variant<ProgressReport, EvalReport, CheckpointReport, StartUpReport, CountersReport>;
 using ReportSink = std::function<void(const Report&)>;
 
 struct RunResult {
@@ -58,6 +73,7 @@ struct RunResult {
   int64_t tokens_per_step = 0;
   std::vector<float> losses;  // of the first step and each losses_every further ones
   int64_t losses_every = 1;
+  std::string profile;  // folder; empty: none was asked for
 };
 
 enum class StopMode { kNone, kStop, kSaveAndStop, kAbort };
@@ -88,7 +104,8 @@ class Executor {
   // Joins the group, binds, allocates, restores or initializes.
   StatusOr<Prepared> Prepare(const Group& group);
 
-  // Trains to the end (or samples). `report` is called on this thread; on rank 0 only.
+  // Trains to the end (or samples). `report` is called on this thread; on other ranks than 0 with
+  // start-up and counters only.
   StatusOr<RunResult> Run(const ReportSink& report);
 
   // kStop and kSaveAndStop: all ranks end after the same step. kAbort: now, with Aborted.
@@ -97,23 +114,31 @@ class Executor {
  private:
   Status OpenDevice();
   Status Join(const Group& group);
+  Status StartState(Prepared* prepared);
   StatusOr<RunResult> Sample();
   StatusOr<RunResult> Train(const ReportSink& report);
   StatusOr<StepResult> NextStep(int64_t* submitted, int64_t limit);
   int64_t NextPause(int64_t step) const;
   Status Evaluate(int64_t step, const ReportSink& report, EvalReport* last);
   Status Save(int64_t step, const ReportSink& report);
+  void MakeTrace();
+  Status TraceStep(int64_t step);
+  void ReportStarted(const ReportSink& report);
+  void ReportCounters(const ReportSink& report);
   void ReportWritten(const ReportSink& report);
   // DataLoss when ranks end with different state.
   Status CheckDigest(const std::string& digest);
 
   ExecSpec spec_;
+  StartUpClock startup_;
   std::unique_ptr<Device> device_;
   std::unique_ptr<TileRunner> tiles_;
   std::unique_ptr<comm::TcpListener> listener_;
   std::unique_ptr<comm::Communicator> comm_;       // of the host
   std::unique_ptr<NcclCommunicator> device_comm_;  // of the device; several ranks on GPUs only
   std::unique_ptr<data::Dataset> dataset_;
+  std::unique_ptr<StepTrace> trace_;  // of a job with a profile
+  StepTrace::Window traced_;
   std::unique_ptr<StepRunner> runner_;
   CheckpointWriter checkpoints_;
   std::vector<float> losses_;

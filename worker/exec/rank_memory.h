@@ -54,6 +54,8 @@ class RankMemory {
   int64_t* step() const { return static_cast<int64_t*>(step_.data()); }
   int64_t flat_elements() const { return flat_elements_; }
   int64_t total_bytes() const { return total_bytes_; }
+  int64_t arena_bytes() const { return static_cast<int64_t>(arena_.bytes()); }
+  int64_t scratch_bytes() const { return static_cast<int64_t>(scratch_.bytes()); }
 
   // Bases with gradients and stats in gradient buffer `grad_buffer`, and inputs of `slots`; of the
   // training inputs, set `input_set`.

@@ -14,6 +14,7 @@
 #include "worker/data/dataset.h"
 #include "worker/exec/host_state.h"
 #include "worker/exec/rank_memory.h"
+#include "worker/exec/step_trace.h"
 
 namespace weft {
 
@@ -30,6 +31,17 @@ struct EvalSums {
   double correct = 0;
 };
 
+// What a runner holds and has recorded.
+struct RunnerCounters {
+  int64_t pool_bytes = 0;     // all buffers on the device
+  int64_t arena_bytes = 0;    // of these
+  int64_t scratch_bytes = 0;  // of these
+  int64_t pinned_bytes = 0;
+  int64_t graph_nodes = 0;  // of one recorded step
+  int64_t captures = 0;
+  absl::Duration capture_time;
+};
+
 // What a runner is made of; all of it outlives the runner.
 struct StepParts {
   const Plan* plan = nullptr;
@@ -41,6 +53,7 @@ struct StepParts {
   comm::Communicator* comm = nullptr;         // of the host
   comm::Communicator* device_comm = nullptr;  // of the device; null on the CPU and for one rank
   const data::Dataset* dataset = nullptr;
+  StepTrace* trace = nullptr;  // null: nothing is traced
   absl::Duration collective_timeout = absl::Minutes(5);
 };
 
@@ -70,6 +83,13 @@ class StepRunner {
   virtual Status StoreState(int64_t /*next_step*/) { return absl::OkStatus(); }
 
   const RankMemory& memory() const { return memory_; }
+  RunnerCounters counters() const {
+    RunnerCounters counters = recorded_;
+    counters.pool_bytes = memory_.total_bytes();
+    counters.arena_bytes = memory_.arena_bytes();
+    counters.scratch_bytes = memory_.scratch_bytes();
+    return counters;
+  }
 
  protected:
   explicit StepRunner(const StepParts& parts) : parts_(parts) {}
@@ -77,6 +97,7 @@ class StepRunner {
   const StepParts parts_;
   RankMemory memory_;
   HostState state_;
+  RunnerCounters recorded_;  // without what `memory_` knows
 };
 
 // Starts parameters by their rules, on the host: draws are keyed by (seed, parameter name,

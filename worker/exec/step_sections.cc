@@ -37,17 +37,18 @@ StatusOr<StepSections> StepSections::Bind(const StepParts& parts) {
   StepSections sections;
   sections.schedule = MakeLaneSchedule(plan.lanes, plan.shares[static_cast<size_t>(parts.rank)]);
   const int threads = parts.tiles == nullptr ? 1 : parts.tiles->threads();
-  const auto bind = [&](const Section& section, BoundSection* into) -> Status {
+  const auto bind = [&](const char* name, const Section& section, BoundSection* into) -> Status {
     ASSIGN_OR_RETURN(*into,
                      BoundSection::Bind(section, *parts.kernels, parts.device->id().kind, threads));
+    if (parts.trace != nullptr) into->Name(name, section, parts.trace);
     sections.scratch_bytes = std::max(sections.scratch_bytes, into->scratch_bytes());
     return absl::OkStatus();
   };
-  RETURN_IF_ERROR(bind(program.train, &sections.train));
-  RETURN_IF_ERROR(bind(program.update, &sections.update));
-  RETURN_IF_ERROR(bind(program.evaluate, &sections.evaluate));
-  RETURN_IF_ERROR(bind(program.refresh, &sections.refresh));
-  RETURN_IF_ERROR(bind(AddSection(GradElements(program)), &sections.add));
+  RETURN_IF_ERROR(bind("train", program.train, &sections.train));
+  RETURN_IF_ERROR(bind("update", program.update, &sections.update));
+  RETURN_IF_ERROR(bind("evaluate", program.evaluate, &sections.evaluate));
+  RETURN_IF_ERROR(bind("refresh", program.refresh, &sections.refresh));
+  RETURN_IF_ERROR(bind("lane tree", AddSection(GradElements(program)), &sections.add));
   return sections;
 }
 

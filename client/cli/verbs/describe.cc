@@ -18,6 +18,7 @@ VerbBody DeclareDescribe(CLI::App& app) {
       session.printer.Line(wire::MessageToJson(job));
     } else {
       session.printer.Data(SummaryText(job));
+      if (job.startup_size() > 0) session.printer.Rows(StartUpTable(job));
       session.printer.Line("spec");
       session.printer.Line(wire::MessageToJson(job.spec(), 2));
     }

@@ -5,10 +5,12 @@
 #include <cstdio>
 #include <thread>
 
+#include "absl/strings/numbers.h"
 #include "absl/synchronization/mutex.h"
 
 #include "client/cli/exit_code.h"
 #include "client/cli/follow.h"
+#include "client/cli/kernel_report.h"
 #include "client/cli/summary.h"
 #include "client/cli/verb.h"
 #include "fabric/ckpt/atomic_file.h"
@@ -22,6 +24,7 @@ struct RunFlags {
   std::string out = "runs";
   bool resume = false;
   bool fresh = false;
+  std::string profile;  // steps; empty: none
 };
 
 // Renames `folder` to the first free <folder>.old-N.
@@ -130,6 +133,36 @@ StatusOr<v1::Job> RunToEnd(Session& session, LocalCluster& cluster, const JobFil
   return job;
 }
 
+Status SetProfile(const std::string& steps, v1::JobSpec* spec) {
+  if (steps.empty()) return absl::OkStatus();
+  constexpr int64_t kMostSteps = 1000;
+  int64_t count = 0;
+  if (!absl::SimpleAtoi(steps, &count) || count < 1 || count > kMostSteps) {
+    return InvalidArgument("--profile=", steps, ": wants a number of steps from 1 to ", kMostSteps,
+                           ", as in --profile=10");
+  }
+  spec->mutable_profile()->set_steps(count);
+  return absl::OkStatus();
+}
+
+// The table of kernels of a job that left one.
+void PrintProfile(Session& session, const v1::Job& job) {
+  const std::string& folder = job.result().profile();
+  if (folder.empty() || session.printer.json()) return;
+  const auto text = ckpt::ReadFile(absl::StrCat(folder, "/kernels.json"));
+  const StatusOr<KernelReport> report =
+      text.ok() ? ReadKernelReport(*text) : StatusOr<KernelReport>(text.status());
+  if (!report.ok()) {
+    session.printer.TalkLine(absl::StrCat("no profile: ", report.status().message()));
+    return;
+  }
+  session.printer.Line("");
+  session.printer.Rows(report->table);
+  session.printer.Line(report->summary);
+  session.printer.Line(
+      absl::StrCat("traces: ", folder, "/rank-*.trace.json (open in ", "https://ui.perfetto.dev)"));
+}
+
 StatusOr<int> RunJob(Session& session, const RunFlags& flags) {
   if (NamesCoordinator(session)) {
     return InvalidArgument(
@@ -141,6 +174,7 @@ StatusOr<int> RunJob(Session& session, const RunFlags& flags) {
   }
   ASSIGN_OR_RETURN(JobFile file, LoadJob(flags.job));
   v1::JobSpec& spec = file.spec;
+  RETURN_IF_ERROR(SetProfile(flags.profile, &spec));
   if (spec.name().empty()) {
     return InvalidArgument(file.Where("name"),
                            "name: no value; it names the checkpoint folder, as in 'name: first'");
@@ -157,6 +191,7 @@ StatusOr<int> RunJob(Session& session, const RunFlags& flags) {
   ASSIGN_OR_RETURN(const auto cluster, StartCluster(session, ranks, root));
   ASSIGN_OR_RETURN(const v1::Job job, RunToEnd(session, *cluster, file));
   PrintSummary(session, job);
+  PrintProfile(session, job);
   return session.interrupts.count() > 0 ? static_cast<int>(kInterrupted) : ExitCodeOf(job.state());
 }
 
@@ -168,6 +203,9 @@ VerbBody DeclareRun(CLI::App& app) {
   app.add_option("--out", flags->out, "Folder for checkpoints, in <out>/<job name>")
       ->capture_default_str()
       ->type_name("DIR");
+  app.add_flag("--profile{5}", flags->profile,
+               "Record what each rank does in a few steps (--profile=STEPS): a trace a rank and a "
+               "table of kernels, in <out>/<job name>/profile");
   app.add_flag("--resume", flags->resume, "Go on from the newest verified checkpoint");
   app.add_flag("--fresh", flags->fresh, "Move an earlier run's checkpoints aside first");
   return [flags](Session& session) -> StatusOr<int> {

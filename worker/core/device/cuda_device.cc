@@ -172,10 +172,12 @@ class CudaDevice final : public Device {
     cudaGraph_t graph = nullptr;
     RETURN_IF_ERROR(Check(cudaStreamEndCapture(Of(stream), &graph), "ending the recording"));
     cudaGraphExec_t exec = nullptr;
+    size_t nodes = 0;
+    cudaGraphGetNodes(graph, nullptr, &nodes);
     const Status made = Check(cudaGraphInstantiate(&exec, graph, 0), "making the graph");
     cudaGraphDestroy(graph);
     RETURN_IF_ERROR(made);
-    return GraphTag{exec};
+    return GraphTag{exec, static_cast<int64_t>(nodes)};
   }
   Status LaunchGraph(GraphTag graph, StreamTag stream) override {
     return Check(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph.handle), Of(stream)),

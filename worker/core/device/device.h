@@ -32,6 +32,7 @@ struct EventTag {
 // Recorded work, ready to be launched as one.
 struct GraphTag {
   void* handle = nullptr;
+  int64_t nodes = 0;
 };
 
 class Device {

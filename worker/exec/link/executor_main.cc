@@ -15,6 +15,7 @@
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/server_posix.h>
 
+#include "fabric/base/clock.h"
 #include "fabric/base/error_detail.h"
 #include "fabric/base/log.h"
 #include "fabric/wire/grpc_status.h"
@@ -39,12 +40,16 @@ Status Guarded(Body&& body) {
 
 class ExecutorService final : public v1::ExecutorService::Service {
  public:
-  explicit ExecutorService(int shared_memory_fd) : shared_memory_fd_(shared_memory_fd) {}
+  ExecutorService(int shared_memory_fd, absl::Duration entered)
+      : shared_memory_fd_(shared_memory_fd), entered_(entered) {}
 
   grpc::Status Open(grpc::ServerContext*, const v1::OpenRequest* request,
                     v1::OpenResponse* response) override {
     return wire::ToGrpc(Guarded([&]() -> Status {
       ASSIGN_OR_RETURN(ExecSpec spec, SpecFromProto(request->spec()));
+      spec.started = {.asked = absl::Nanoseconds(request->asked_ns()),
+                      .forked = absl::Nanoseconds(request->forked_ns()),
+                      .entered = entered_};
       auto executor = std::make_shared<Executor>(std::move(spec));
       ASSIGN_OR_RETURN(const Executor::Opened opened, executor->Open(request->host()));
       response->set_endpoint(opened.endpoint);
@@ -139,6 +144,7 @@ class ExecutorService final : public v1::ExecutorService::Service {
   }
 
   const int shared_memory_fd_;
+  const absl::Duration entered_;  // when this process came here; monotonic
   absl::Mutex mutex_;
   std::shared_ptr<Executor> executor_ ABSL_GUARDED_BY(mutex_);
   v1::MemberId member_ ABSL_GUARDED_BY(mutex_);
@@ -161,13 +167,14 @@ void ExitWithPeer(int fd, std::shared_ptr<const ExecutorService> service) {
 }  // namespace
 
 int RunExecutor(int fd, int shared_memory_fd) {
+  const absl::Duration entered = RealClock().Monotonic();
   const int watched = fcntl(fd, F_DUPFD_CLOEXEC, 0);
   if (watched < 0 || fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK) != 0) {
     LOG_ERROR("descriptor {} is no socket; executors are started by a worker", fd);
     return kExecutorUsage;
   }
   // Shared with the watching thread, which outlives this function.
-  const auto service = std::make_shared<ExecutorService>(shared_memory_fd);
+  const auto service = std::make_shared<ExecutorService>(shared_memory_fd, entered);
   grpc::ServerBuilder builder;
   builder.RegisterService(service.get());
   builder.SetMaxReceiveMessageSize(64 << 20);

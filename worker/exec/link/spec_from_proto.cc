@@ -128,6 +128,13 @@ StatusOr<ExecSpec> SpecFromProto(const v1::MemberSpec& proto) {
   spec.eval_every = job.eval().every();
   spec.threads = proto.threads();
   spec.device_index = proto.device_index();
+  if (job.has_profile()) {
+    ProfileSettings profile;
+    if (job.profile().steps() > 0) profile.steps = job.profile().steps();
+    if (job.profile().after() > 0) profile.after = job.profile().after();
+    profile.folder = absl::StrCat(proto.checkpoint_path(), "/profile");
+    spec.profile = profile;
+  }
   if (job.has_sample()) {
     spec.sample = SampleFromProto(job);
   } else {
@@ -156,8 +163,27 @@ v1::JobResult ToProto(const RunResult& result) {
   proto.set_tokens_per_step(result.tokens_per_step);
   proto.mutable_losses()->Add(result.losses.begin(), result.losses.end());
   proto.set_losses_every(result.losses_every);
+  proto.set_profile(result.profile);
   return proto;
 }
+
+namespace {
+
+v1::RankCounters ToProto(const CountersReport& counters) {
+  v1::RankCounters proto;
+  proto.set_step(counters.step);
+  proto.set_pool_bytes(counters.runner.pool_bytes);
+  proto.set_arena_bytes(counters.runner.arena_bytes);
+  proto.set_scratch_bytes(counters.runner.scratch_bytes);
+  proto.set_pinned_bytes(counters.runner.pinned_bytes);
+  proto.set_device_used_bytes(counters.device_used_bytes);
+  proto.set_host_peak_bytes(counters.host_peak_bytes);
+  proto.set_graph_nodes(counters.runner.graph_nodes);
+  proto.set_captures(counters.runner.captures);
+  return proto;
+}
+
+}  // namespace
 
 v1::ExecutorReport ToProto(const Report& report) {
   v1::ExecutorReport proto;
@@ -180,6 +206,14 @@ v1::ExecutorReport ToProto(const Report& report) {
     c->set_step(written->step);
     c->set_path(written->path);
     c->set_state_digest(written->digest);
+  } else if (const auto* started = std::get_if<StartUpReport>(&report)) {
+    for (const StartUpClock::Phase& phase : started->phases) {
+      v1::PhaseTime* p = proto.mutable_startup()->add_phases();
+      p->set_name(phase.name);
+      p->set_ms(absl::ToDoubleMilliseconds(phase.time));
+    }
+  } else if (const auto* counters = std::get_if<CountersReport>(&report)) {
+    *proto.mutable_counters() = ToProto(*counters);
   }
   return proto;
 }

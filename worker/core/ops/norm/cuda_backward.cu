@@ -320,7 +320,8 @@ __global__ void __launch_bounds__(kThreads, kThreads == 256 ? 2 : 1)
 // Sums of blocks -> gradients. 32 columns a block; a warp takes every 32nd of the blocks' sums of
 // them, then a column.
 __global__ void __launch_bounds__(kWarp* kWarp)
-    JoinBlocksKernel(const float* partial, const Backward to, int blocks, int all) {
+    JoinBlocksKernel(const float* partial, float* sums0, float* sums1, float* sums2, int blocks,
+                     int width, int all) {
   __shared__ float shared[kWarp][kWarp + 1];
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int first = static_cast<int>(blockIdx.x) * kWarp;
@@ -336,7 +337,10 @@ __global__ void __launch_bounds__(kWarp* kWarp)
   sum = cuda::WarpSum(shared[lane][warp]);
   const int column = first + warp;
   if (lane == 0 && column < all) {
-    to.sums[column / to.width][column % to.width] = sum;
+    float* const to = column < width       ? sums0 + column
+                      : column < 2 * width ? sums1 + column - width
+                                           : sums2 + column - 2 * width;
+    *to = sum;
   }
 }
 
@@ -471,7 +475,7 @@ void LaunchRows(const NormGradState& s, Backward b, float* scratch, cudaStream_t
   if (l.blocks == 1) return;
   const int all = kSums * s.width;
   JoinBlocksKernel<<<static_cast<unsigned>(CeilDiv(all, kWarp)), kWarp * kWarp, 0, stream>>>(
-      scratch, whole, l.blocks, all);
+      scratch, whole.sums[0], whole.sums[1], whole.sums[2], l.blocks, s.width, all);
 }
 
 template <bool kMean, bool kColumns>
