@@ -1,4 +1,5 @@
-// weft-worker: wires the node's agent; `weft-worker exec` is the process of one rank. Exit codes of
+// weft-worker: wires the node's agent; `weft-worker exec` is the process of one rank and
+// `weft-worker probe` says what the machine has. Exit codes of
 // the agent: 0 told to end, 1 failed, 2 wrong settings; of an executor: see
 // worker/exec/link/executor_main.h.
 #include <cstdio>
@@ -17,6 +18,7 @@
 #include "worker/agent/node_facts.h"
 #include "worker/core/device/device.h"
 #include "worker/exec/link/executor_main.h"
+#include "worker/probe.h"
 
 namespace weft {
 namespace {
@@ -134,6 +136,7 @@ int Main(int argc, char** argv) {
   exec->add_option("--fd", fd, "inherited socket")->required();
   exec->add_option("--shm-fd", shared_memory_fd, "inherited shared memory");
   exec->add_option("--log_level", exec_log_level, "debug, info, warn or error");
+  CLI::App* probe = app.add_subcommand("probe", "print what this machine has, as JSON, and end");
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& e) {
@@ -142,6 +145,10 @@ int Main(int argc, char** argv) {
   if (exec->parsed()) {
     InitLog("weft-exec", exec_log_level);
     return RunExecutor(fd, shared_memory_fd);
+  }
+  if (probe->parsed()) {
+    std::printf("%s\n", ProbeJson().c_str());
+    return 0;
   }
   wire::BlockShutdownSignals();
   Status status = flags.Load(&config);

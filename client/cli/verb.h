@@ -86,6 +86,7 @@ VerbBody DeclarePlan(CLI::App& app);
 VerbBody DeclareValidate(CLI::App& app);
 VerbBody DeclareCkpt(CLI::App& app);
 VerbBody DeclareSample(CLI::App& app);
+VerbBody DeclareDoctor(CLI::App& app);
 VerbBody DeclareVersion(CLI::App& app);
 
 }  // namespace weft::cli

@@ -54,6 +54,10 @@ const std::vector<Verb>& Verbs() {
        "weft sample runs/shakespeare --prompt 'ROMEO:' --tokens 500\n"
        "weft sample runs/shakespeare --temperature 0.5 --top-k 20 --seed 7",
        DeclareSample},
+      {"doctor", "Say what this machine has, what is missing, and what to do",
+       "weft doctor\n"
+       "weft doctor -o json",
+       DeclareDoctor},
       {"version", "Print versions of this program and of the coordinator",
        "weft version\n"
        "weft version -o json",

@@ -48,6 +48,26 @@ class Observe(weft_case.WeftCase):
         result = json.loads(stdout.strip().splitlines()[-1])
         self.assertEqual(result["profile"], os.path.join(self.out, "reverse", "profile"))
 
+    def test_Doctor_OnAMachineThatRunsJobs_IsContent(self):
+        code, stdout, stderr = self.weft("doctor", "-o", "json")
+        report = json.loads(stdout)
+        self.assertEqual((code, report["ok"]), (0, True), stdout + stderr)
+        names = [check["name"] for check in report["checks"]]
+        for name in ("weft-coordinator", "weft-worker", "CPU", "instruction sets", "open files", "shared memory",
+                     "ports", "coordinator"):
+            self.assertIn(name, names)
+
+    def test_Doctor_WithoutAWorker_SaysSo(self):
+        os.remove(os.path.join(self.bin, "weft-worker"))
+        code, stdout, _ = self.weft("doctor")
+        self.assertEqual(code, 1)
+        self.assertRegex(stdout, r"weft-worker +missing +no program .*deploy/build.sh")
+
+    def test_Doctor_NamedCoordinatorThatIsNotThere_IsMissing(self):
+        code, stdout, _ = self.weft("doctor", "--state-dir", os.path.join(self.root, "nowhere"))
+        self.assertEqual(code, 1)
+        self.assertRegex(stdout, r"coordinator +missing +none was started in ")
+
 
 if __name__ == "__main__":
     weft_case.main()
