@@ -103,7 +103,9 @@ command -v apt-get >/dev/null || die "needs a Debian system (no apt-get here)"
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 install_packages
 write_user_bazelrc "$root"
-if [[ -x /usr/local/cuda/bin/nvcc ]] || command -v nvcc >/dev/null; then
+if [[ "${WEFT_CUDA:-}" == 0 ]]; then
+  say "WEFT_CUDA=0; building for CPU only"
+elif [[ -x /usr/local/cuda/bin/nvcc ]] || command -v nvcc >/dev/null; then
   say "CUDA toolkit found; kernels for sm_90a are built"
   fetch_cudnn_frontend
 else
