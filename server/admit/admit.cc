@@ -201,10 +201,10 @@ class Admission {
       problems_.Add("train.schedule.warmup", "is ", schedule->warmup(), ", wants a number from 0");
     } else if (schedule->decay() == v1::DECAY_COSINE && steps > 0 && schedule->warmup() >= steps) {
       problems_.Add("train.schedule.warmup", "is ", schedule->warmup(), ", which leaves none of ",
-                    steps, " steps for the cosine");
+                    steps, " steps for the cosine; lower it or raise train.steps");
     }
     if (!schedule->has_min_lr()) schedule->set_min_lr(0);
-    if (problems_.AtLeastZero("train.schedule.min_lr", schedule->min_lr()) &&
+    if (problems_.AtLeastZero("train.schedule.min_lr", schedule->min_lr()) && LearningRate() > 0 &&
         schedule->min_lr() > LearningRate()) {
       problems_.Add("train.schedule.min_lr", "is ", schedule->min_lr(),
                     ", above the learning rate ", LearningRate());
