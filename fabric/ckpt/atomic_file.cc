@@ -1,6 +1,7 @@
 #include "fabric/ckpt/atomic_file.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -12,7 +13,10 @@
 #include <utility>
 
 #include "absl/cleanup/cleanup.h"
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 
+#include "fabric/base/clock.h"
 #include "fabric/base/hash.h"
 
 namespace weft::ckpt {
@@ -20,6 +24,13 @@ namespace {
 
 Status ErrorCode(absl::string_view what, const std::string& path, const std::error_code& error) {
   return ErrnoStatus(absl::StrCat(what, " '", path, "'"), error.value());
+}
+
+// Whether `path` still names the open folder.
+bool Names(const std::string& path, int fd) {
+  struct stat open, there;
+  return fstat(fd, &open) == 0 && stat(path.c_str(), &there) == 0 && open.st_dev == there.st_dev &&
+         open.st_ino == there.st_ino;
 }
 
 std::string FolderOf(const std::string& path) {
@@ -115,6 +126,48 @@ Status MakeFolders(const std::string& path) {
   std::error_code error;
   std::filesystem::create_directories(path, error);
   return error ? ErrorCode("cannot create folder", path, error) : absl::OkStatus();
+}
+
+StatusOr<FolderClaim> FolderClaim::Take(const std::string& path, absl::Duration wait) {
+  constexpr absl::Duration kPause = absl::Milliseconds(20);
+  const Deadline deadline = Deadline::After(wait);
+  while (true) {
+    RETURN_IF_ERROR(MakeFolders(path));
+    const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (fd < 0 && errno == ENOENT) continue;  // its last owner just removed it
+    if (fd < 0) return ErrnoStatus(absl::StrCat("cannot open folder '", path, "'"), errno);
+    FolderClaim claim(fd, path);
+    // A file system without locks cannot tell, and is none to keep anybody from working on.
+    if (flock(fd, LOCK_EX | LOCK_NB) == 0 || errno != EWOULDBLOCK) {
+      if (Names(path, fd)) {
+        if (access(path.c_str(), W_OK | X_OK) == 0) return claim;
+        return ErrnoStatus(absl::StrCat("cannot write to folder '", path, "'"), errno);
+      }
+    } else if (deadline.Expired()) {
+      claim.path_.clear();
+      return absl::AlreadyExistsError(
+          absl::StrCat("another run writes its checkpoints to '", path,
+                       "'; wait for its end or cancel it, or write elsewhere"));
+    }
+    claim.path_.clear();
+    absl::SleepFor(kPause);
+  }
+}
+
+FolderClaim::FolderClaim(FolderClaim&& other) noexcept
+    : fd_(std::exchange(other.fd_, -1)), path_(std::move(other.path_)) {}
+
+FolderClaim& FolderClaim::operator=(FolderClaim&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  std::swap(path_, other.path_);
+  return *this;
+}
+
+FolderClaim::~FolderClaim() {
+  if (fd_ < 0) return;
+  // Does nothing to one that has checkpoints.
+  if (!path_.empty() && Names(path_, fd_)) rmdir(path_.c_str());
+  close(fd_);
 }
 
 Status SyncFolder(const std::string& path) {

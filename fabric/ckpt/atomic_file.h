@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 
 #include "fabric/base/status.h"
 
@@ -45,6 +46,23 @@ Status MakeFolders(const std::string& path);
 Status SyncFolder(const std::string& path);
 // Removes a folder with everything in it; absent is fine.
 Status RemoveTree(const std::string& path);
+// A folder that one run writes to at a time: made when absent, removed again when it is still empty
+// at the end. The system drops the claim of a process that dies. One owner; any thread.
+class FolderClaim {
+ public:
+  // AlreadyExists when another holds `path` for longer than `wait`.
+  static StatusOr<FolderClaim> Take(const std::string& path, absl::Duration wait);
+  FolderClaim() = default;
+  FolderClaim(FolderClaim&& other) noexcept;
+  FolderClaim& operator=(FolderClaim&& other) noexcept;
+  ~FolderClaim();
+
+ private:
+  FolderClaim(int fd, std::string path) : fd_(fd), path_(std::move(path)) {}
+  int fd_ = -1;
+  std::string path_;
+};
+
 // Names (not paths) in a folder, sorted. NotFound when it is absent.
 StatusOr<std::vector<std::string>> ListFolder(const std::string& path);
 

@@ -147,5 +147,29 @@ TEST_F(CkptTest, AtomicWrite_IntoMissingFolder_LeavesNothing) {
   EXPECT_EQ(*ListFolder(root_), std::vector<std::string>{"file"});
 }
 
+TEST_F(CkptTest, FolderClaim_WhileHeld_IsRefusedAndLaterGiven) {
+  const std::string folder = root_ + "/runs/job";
+  {
+    const auto first = FolderClaim::Take(folder, absl::ZeroDuration());
+    ASSERT_TRUE(first.ok()) << first.status();
+    const auto second = FolderClaim::Take(folder, absl::ZeroDuration());
+    EXPECT_EQ(second.status().code(), absl::StatusCode::kAlreadyExists);
+    EXPECT_TRUE(std::filesystem::exists(folder));
+    ASSERT_TRUE(WriteFileAtomically(folder + "/kept", "x").ok());
+  }
+  EXPECT_TRUE(FolderClaim::Take(folder, absl::ZeroDuration()).ok());
+  EXPECT_TRUE(std::filesystem::exists(folder + "/kept"));
+}
+
+TEST_F(CkptTest, FolderClaim_OfFolderLeftEmpty_RemovesIt) {
+  EXPECT_TRUE(FolderClaim::Take(root_ + "/job", absl::ZeroDuration()).ok());
+  EXPECT_FALSE(std::filesystem::exists(root_ + "/job"));
+}
+
+TEST_F(CkptTest, FolderClaim_OfAFile_IsRefused) {
+  ASSERT_TRUE(WriteFileAtomically(root_ + "/job", "x").ok());
+  EXPECT_FALSE(FolderClaim::Take(root_ + "/job", absl::ZeroDuration()).ok());
+}
+
 }  // namespace
 }  // namespace weft::ckpt

@@ -198,15 +198,17 @@ TEST_F(ExecutorTest, StopAndSave_ThenResumeOnMoreRanks_EndsInTheSameState) {
   const auto expected = Run(undisturbed);
   ASSERT_TRUE(expected.ok()) << expected.status();
 
-  ExecSpec first = Spec(20);
-  Executor executor(first);
-  ASSERT_TRUE(executor.Open("127.0.0.1").ok());
-  ASSERT_TRUE(executor.Prepare({}).ok());
-  executor.Stop(StopMode::kSaveAndStop);
-  const auto stopped = executor.Run([](const Report&) {});
-  ASSERT_TRUE(stopped.ok()) << stopped.status();
-  EXPECT_TRUE(stopped->stopped);
-  EXPECT_EQ(stopped->steps, 1);
+  {  // the executor's claim on the folder ends with it
+    ExecSpec first = Spec(20);
+    Executor executor(first);
+    ASSERT_TRUE(executor.Open("127.0.0.1").ok());
+    ASSERT_TRUE(executor.Prepare({}).ok());
+    executor.Stop(StopMode::kSaveAndStop);
+    const auto stopped = executor.Run([](const Report&) {});
+    ASSERT_TRUE(stopped.ok()) << stopped.status();
+    EXPECT_TRUE(stopped->stopped);
+    EXPECT_EQ(stopped->steps, 1);
+  }
 
   for (const auto transport : {Executor::Transport::kSharedMemory, Executor::Transport::kTcp}) {
     std::vector<ExecSpec> later;
@@ -246,6 +248,30 @@ TEST_F(ExecutorTest, Resume_OfAnotherModel_NamesTheTensor) {
   EXPECT_NE(result.status().message().find("'wte' is f32[12, 16] in the checkpoint"),
             absl::string_view::npos)
       << result.status();
+}
+
+TEST_F(ExecutorTest, Open_WithFolderThatCannotBeMade_FailsBeforeTheFirstStep) {
+  ASSERT_TRUE(ckpt::WriteFileAtomically(root_ + "/test", "a file").ok());
+  Executor executor(Spec(1));
+  const auto opened = executor.Open("127.0.0.1");
+  EXPECT_FALSE(opened.ok());
+}
+
+TEST_F(ExecutorTest, Open_WithFolderOfAnotherRun_NamesIt) {
+  const auto other = ckpt::FolderClaim::Take(root_ + "/test", absl::ZeroDuration());
+  ASSERT_TRUE(other.ok()) << other.status();
+  Executor executor(Spec(1));
+  const auto opened = executor.Open("127.0.0.1");
+  EXPECT_EQ(opened.status().code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_NE(opened.status().message().find(root_ + "/test"), std::string::npos) << opened.status();
+}
+
+TEST_F(ExecutorTest, Open_WithCheckpointsOfAnEarlierRun_IsRefusedUnlessItResumes) {
+  ASSERT_TRUE(Run(Spec(3)).ok());
+  ExecSpec again = Spec(3);
+  EXPECT_EQ(Executor(again).Open("127.0.0.1").status().code(), absl::StatusCode::kAlreadyExists);
+  again.checkpoint.resume = true;
+  EXPECT_TRUE(Executor(again).Open("127.0.0.1").ok());
 }
 
 TEST_F(ExecutorTest, Abort_EndsTheRun) {

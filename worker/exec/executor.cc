@@ -7,6 +7,7 @@
 
 #include "fabric/base/clock.h"
 #include "fabric/base/log.h"
+#include "fabric/ckpt/manifest.h"
 #include "worker/core/device/cpu_device.h"
 #include "worker/exec/sampler.h"
 
@@ -19,6 +20,8 @@ constexpr float kStopRequest = 1;
 constexpr float kSaveRequest = 65536;
 
 constexpr int64_t kMostLosses = 10'000;  // in a result
+// For the last writes of a run that just ended or was killed.
+constexpr absl::Duration kClaimWait = absl::Seconds(5);
 constexpr absl::Duration kReportInterval = absl::Milliseconds(200);
 
 double Milliseconds(absl::Duration d) { return absl::ToDoubleMilliseconds(d); }
@@ -136,8 +139,25 @@ StatusOr<Executor::Opened> Executor::Open(const std::string& host) {
     opened.data_digest = dataset_->digest();
     if (dataset_->tokenizer() != nullptr) checkpoints_.Keep(dataset_->tokenizer()->table());
   }
+  RETURN_IF_ERROR(ClaimCheckpoints());
   startup_.End("data");
   return opened;
+}
+
+// Before the first step, so that no training is lost to a folder that takes no checkpoint.
+Status Executor::ClaimCheckpoints() {
+  if (spec_.rank != 0 || spec_.sample.has_value()) return absl::OkStatus();
+  StatusOr<ckpt::FolderClaim> claim = ckpt::FolderClaim::Take(spec_.checkpoint.path, kClaimWait);
+  if (!claim.ok()) return Annotate(claim.status(), "checkpoints cannot be kept");
+  claim_ = *std::move(claim);
+  if (spec_.checkpoint.resume) return absl::OkStatus();
+  // Among an earlier run's checkpoints this one's could not be told from them, nor be kept.
+  ASSIGN_OR_RETURN(const auto earlier, ckpt::ListCheckpoints(spec_.checkpoint.path));
+  if (earlier.empty()) return absl::OkStatus();
+  return absl::AlreadyExistsError(absl::StrCat(
+      spec_.checkpoint.path, " has ", earlier.size(),
+      " checkpoint(s) of an earlier run; go on from the newest with checkpoint.resume: newest, or "
+      "write elsewhere with another name or checkpoint.path"));
 }
 
 Status Executor::Join(const Group& group) {

@@ -13,6 +13,7 @@
 #include "absl/time/time.h"
 
 #include "fabric/base/status.h"
+#include "fabric/ckpt/atomic_file.h"
 #include "fabric/comm/communicator.h"
 #include "worker/core/device/nccl_communicator.h"
 #include "worker/core/dispatch/kernel_table.h"
@@ -87,7 +88,8 @@ class Executor {
     std::string endpoint;
     std::string data_digest;
   };
-  // Chooses the instruction set, opens the listener on `host` and reads the data.
+  // Chooses the instruction set, opens the listener on `host`, reads the data and, on rank 0, sees
+  // that this run alone writes to the folder of checkpoints.
   StatusOr<Opened> Open(const std::string& host);
 
   enum class Transport { kSharedMemory, kTcp };
@@ -113,6 +115,7 @@ class Executor {
 
  private:
   Status OpenDevice();
+  Status ClaimCheckpoints();
   Status Join(const Group& group);
   Status StartState(Prepared* prepared);
   StatusOr<RunResult> Sample();
@@ -140,6 +143,7 @@ class Executor {
   std::unique_ptr<StepTrace> trace_;  // of a job with a profile
   StepTrace::Window traced_;
   std::unique_ptr<StepRunner> runner_;
+  ckpt::FolderClaim claim_;  // rank 0's, of the folder that checkpoints_ writes to
   CheckpointWriter checkpoints_;
   std::vector<float> losses_;
   std::string last_checkpoint_;
