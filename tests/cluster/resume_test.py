@@ -73,6 +73,29 @@ class Resume(weft_case.WeftCase):
         self.assertIn("--resume", stderr)
         self.assertEqual(sorted(self.steps_on_disk()), before)
 
+    def test_FreshWithBadJob_LeavesTheEarlierRunInPlace(self):
+        self.train(self.job, out=self.out, **self.settings)
+        code, _, stderr = self.weft(*self.run_args(self.job, self.out, train__schedule__warmup=STEPS,
+                                                   **self.settings), "--fresh")
+        self.assertEqual(code, 2, stderr)
+        self.assertIn("lower it or raise train.steps", stderr)
+        self.assertEqual(os.listdir(self.out), ["text"])
+
+    def test_FolderOfARunningRun_IsRefusedAndTheRunGoesOn(self):
+        settings = dict(self.settings, train__steps=100000)
+        running = self.start(*self.run_args(self.job, self.out, **settings))
+        weft_case.wait_until(lambda: self.steps_on_disk() or running.poll() is not None, 120, "a checkpoint")
+        for flag, expected in (("--fresh", 8), ("--resume", 20)):
+            with self.subTest(flag=flag):
+                code, _, stderr = self.weft(*self.run_args(self.job, self.out, **settings), flag)
+                self.assertEqual(code, expected, stderr)
+                self.assertIn("another run writes its checkpoints to", stderr)
+                self.assertIsNone(running.poll())
+        running.send_signal(signal.SIGTERM)
+        code, _, stderr = self.finish(running)
+        self.assertEqual(code, 130, stderr)
+        self.assertEqual(os.listdir(self.out), ["text"])
+
 
 if __name__ == "__main__":
     weft_case.main()

@@ -27,8 +27,9 @@ struct RunFlags {
   std::string profile;  // steps; empty: none
 };
 
-// Renames `folder` to the first free <folder>.old-N.
+// Renames `folder` to the first free <folder>.old-N, unless a run is writing to it.
 Status MoveAside(Session& session, const std::string& folder) {
+  ASSIGN_OR_RETURN(const auto claim, ckpt::FolderClaim::Take(folder, absl::ZeroDuration()));
   for (int n = 1;; ++n) {
     const std::string aside = absl::StrCat(folder, ".old-", n);
     struct stat info;
@@ -41,16 +42,15 @@ Status MoveAside(Session& session, const std::string& folder) {
   }
 }
 
-// Sees that no earlier run's checkpoints are mixed up with this one's.
-Status PrepareFolder(Session& session, const RunFlags& flags, const std::string& folder,
-                     v1::JobSpec* spec) {
+// Sees that no earlier run's checkpoints are mixed up with this one's; true when they are to be
+// moved aside.
+StatusOr<bool> CheckFolder(const RunFlags& flags, const std::string& folder, v1::JobSpec* spec) {
   if (flags.resume) spec->mutable_checkpoint()->set_resume(v1::RESUME_NEWEST);
-  if (spec->checkpoint().resume() == v1::RESUME_NEWEST && !flags.fresh) return absl::OkStatus();
+  if (spec->checkpoint().resume() == v1::RESUME_NEWEST && !flags.fresh) return false;
   const auto found = ckpt::ListCheckpoints(folder);
-  if (found.status().code() == absl::StatusCode::kNotFound) return absl::OkStatus();
+  if (found.status().code() == absl::StatusCode::kNotFound) return false;
   if (!found.ok()) return found.status();
-  if (found->empty()) return absl::OkStatus();
-  if (flags.fresh) return MoveAside(session, folder);
+  if (found->empty() || flags.fresh) return !found->empty();
   return absl::AlreadyExistsError(absl::StrCat(
       folder, " has ", found->size(),
       " checkpoint(s) of an earlier run; go on from the newest with --resume, move them aside with "
@@ -114,6 +114,11 @@ void PrintLastLogs(Session& session, Client& client, const std::string& id) {
   });
 }
 
+Status Interrupted() {
+  return absl::CancelledError(
+      "interrupted; the steps since the last checkpoint are lost, and --resume goes on from it");
+}
+
 StatusOr<v1::Job> RunToEnd(Session& session, LocalCluster& cluster, const JobFile& file) {
   Client& client = cluster.client();
   const auto submitted = client.Submit(file.spec, MakeRequestId());
@@ -122,11 +127,11 @@ StatusOr<v1::Job> RunToEnd(Session& session, LocalCluster& cluster, const JobFil
   FollowOptions options;
   options.away_limit = absl::Seconds(10);
   options.check = [&]() -> Status {
-    if (interrupts.aborted()) return absl::CancelledError("interrupted; nothing was saved");
+    if (interrupts.aborted()) return Interrupted();
     return cluster.Check();
   };
   auto job = Follow(session, client, submitted->id(), options);
-  if (interrupts.aborted()) return absl::CancelledError("interrupted; nothing was saved");
+  if (interrupts.aborted()) return Interrupted();
   if (job.ok() && job->state() == v1::JOB_STATE_FAILED) {
     PrintLastLogs(session, client, submitted->id());
   }
@@ -186,9 +191,15 @@ StatusOr<int> RunJob(Session& session, const RunFlags& flags) {
   const std::string root = AbsolutePath(flags.out);
   const std::string folder =
       spec.checkpoint().path().empty() ? root + "/" + spec.name() : spec.checkpoint().path();
-  RETURN_IF_ERROR(PrepareFolder(session, flags, folder, &spec));
+  ASSIGN_OR_RETURN(const bool moves, CheckFolder(flags, folder, &spec));
   const int ranks = std::max(spec.ranks().min(), spec.ranks().max());
   ASSIGN_OR_RETURN(const auto cluster, StartCluster(session, ranks, root));
+  if (moves) {
+    // A job that is refused leaves the earlier run where it is.
+    const auto good = cluster->client().Validate(spec);
+    if (!good.ok()) return file.Locate(good.status());
+    RETURN_IF_ERROR(MoveAside(session, folder));
+  }
   ASSIGN_OR_RETURN(const v1::Job job, RunToEnd(session, *cluster, file));
   PrintSummary(session, job);
   PrintProfile(session, job);
