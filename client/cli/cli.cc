@@ -142,7 +142,13 @@ int RunVerb(const Declared& chosen, GlobalFlags* flags, const Environment& envir
   Session session{*flags, environment, printer, interrupts};
   const StatusOr<int> code = CallBody(chosen.body, session);
   interrupts.ClearHandler();
-  if (code.ok()) return *code;
+  if (code.ok()) {
+    if (*code != kSuccess || out) return *code;
+    printer.Error(
+        absl::UnknownError("standard output took only a part of what there was to say: its disk is "
+                           "full or its reader has gone"));
+    return kError;
+  }
   printer.Error(code.status());
   // A call that a signal ended may come back with another code than Cancelled.
   return interrupts.count() > 0 ? static_cast<int>(kInterrupted) : ExitCodeOf(code.status());

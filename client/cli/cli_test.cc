@@ -93,6 +93,9 @@ TEST(Cli, BadCommandLine_SaysWhatAndWhatToDo) {
        2,
        "error: weft run starts a coordinator of its own"},
       {{"run", "configs/jobs/seqrev.yaml", "--out", "x"}, 3, "error: no program "},
+      {{"run", "configs/jobs/seqrev.yaml", "--ranks", "1025"},
+       2,
+       "error: 1025 ranks are more than the 1024 that weft run starts on one machine; lower "},
       {{"list"}, 3, "error: no coordinator has written "},
       {{"list", "-o", "yaml"}, 2, "error: "},
       {{"list", "--config", "configs/worker/worker.yaml"},
@@ -111,6 +114,16 @@ TEST(Cli, BadCommandLine_SaysWhatAndWhatToDo) {
     EXPECT_EQ(answer.err.substr(0, row.error.size()), row.error);
     EXPECT_EQ(answer.out, "");
   }
+}
+
+TEST(Cli, OutputThatCannotBeWritten_IsAnError) {
+  std::ostringstream out, err;
+  out.setstate(std::ios::badbit);
+  EXPECT_EQ(RunCli({"validate", "--file-only", "configs/jobs/seqrev.yaml"}, {}, TheInterrupts(),
+                   out, err),
+            1);
+  EXPECT_NE(err.str().find("error: standard output took only a part"), std::string::npos)
+      << err.str();
 }
 
 TEST(Cli, RunWithJson_OnError_EndsWithOneLineOfJson) {

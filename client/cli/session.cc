@@ -27,6 +27,11 @@ StatusOr<std::unique_ptr<Client>> Connect(Session& session) {
 
 StatusOr<std::unique_ptr<LocalCluster>> StartCluster(Session& session, int ranks,
                                                      const std::string& checkpoint_root) {
+  constexpr int kMostSlots = 1024;  // of a worker
+  if (ranks > kMostSlots) {
+    return InvalidArgument(ranks, " ranks are more than the ", kMostSlots,
+                           " that weft run starts on one machine; lower --ranks or ranks.max");
+  }
   // Until the cluster is up, a signal only ends the wait for it.
   session.interrupts.SetHandler([](int) {});
   LocalClusterOptions options;
