@@ -202,7 +202,7 @@ const BadFile kBadFiles[] = {
     {"text instead of a map", "hello\n",
      "job.yaml:1:1: 'hello' where a map is wanted, with keys name, model, data, train, ranks, "
      "lanes, reduce, checkpoint, eval, transport, instruction_set, threads, sample, device, tune, "
-     "determinism"},
+     "determinism, profile"},
     {"two documents", "name: a\n---\nname: b\n",
      "job.yaml:2:1: a second document; write one file for each"},
     {"tab", "train:\n\tsteps: 5\n", "job.yaml:2:1: a tab in the indentation; YAML wants spaces"},

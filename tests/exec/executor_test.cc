@@ -128,8 +128,9 @@ TEST_F(ExecutorTest, Ranks_EachReportStartUpAndCounters) {
 }
 
 TEST_F(ExecutorTest, Profile_ChangesNoBitAndLeavesTraceAndTable) {
-  const auto plain = Run({Spec(12, 2, 0), Spec(12, 2, 1)}, Executor::Transport::kSharedMemory,
-                         [](const Report&) {});
+  std::vector<ExecSpec> without = {Spec(12, 2, 0), Spec(12, 2, 1)};
+  for (ExecSpec& spec : without) spec.checkpoint.path = root_ + "/plain";
+  const auto plain = Run(without, Executor::Transport::kSharedMemory, [](const Report&) {});
   ASSERT_TRUE(plain.ok()) << plain.status();
   std::vector<ExecSpec> specs = {Spec(12, 2, 0), Spec(12, 2, 1)};
   for (ExecSpec& spec : specs) {

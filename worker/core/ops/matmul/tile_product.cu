@@ -88,10 +88,10 @@ __device__ __forceinline__ float Inverse(float x) {
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
-// Between -12 and 12, where the slope is 0 or 1 anyway; a NaN stays.
+// Between -9 and 9: further out the slope is 0 or 1 anyway, and e^-u no number. A NaN stays.
 __device__ __forceinline__ float Limited(float x) {
   float y;
-  asm("{\n.reg .f32 t;\nmin.NaN.f32 t, %1, 0f41400000;\nmax.NaN.f32 %0, t, 0fC1400000;\n}"
+  asm("{\n.reg .f32 t;\nmin.NaN.f32 t, %1, 0f41100000;\nmax.NaN.f32 %0, t, 0fC1100000;\n}"
       : "=f"(y)
       : "f"(x));
   return y;
