@@ -2,7 +2,7 @@
 # Builds programs that run on a machine without our Debian packages, with the
 # shared libraries that they need in lib/ beside them.
 #
-#   deploy/bundle.sh FOLDER TARGET...     for example  .carry //worker:weft-worker
+#   deploy/bundle.sh FOLDER TARGET...     for example  gpu-bundle //worker:weft-worker
 #
 # CUDA's libraries stay out: the GPU machine has its own, found through
 # LD_LIBRARY_PATH.

@@ -2,9 +2,9 @@
 # Runs on the GPU machine, from a bundle that deploy/bundle.sh made: the op sweep, whole training
 # steps, what compute-sanitizer says of a part of them. Prints one table, writes one JSON file.
 #
-#   deploy/bundle.sh .carry //tests/gpu:sweep_test //tests/gpu:training_test ...   (where it is built)
-#   cp tests/gpu/run.sh .carry/
-#   .carry/run.sh [RESULTS_FOLDER]                                                 (where the GPU is)
+#   deploy/bundle.sh gpu-bundle //tests/gpu:sweep_test //tests/gpu:training_test ...   (where it is built)
+#   cp tests/gpu/run.sh gpu-bundle/
+#   gpu-bundle/run.sh [RESULTS_FOLDER]                                            (where the GPU is)
 #
 # WEFT_NCCL_RANKS="1 2 4": how many processes share the GPU through NCCL (more than 1: NCCL 2.32 with
 # NCCL_MULTI_RANK_GPU_ENABLE=1). WEFT_SANITIZER_ROWS: a GoogleTest filter for compute-sanitizer.
@@ -46,7 +46,7 @@ run() {
 }
 
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader
-for test in sweep_test optim_test training_test; do
+for test in sweep_test optim_test random_test windows_test training_test; do
   [[ -x "$here/$test" ]] && run "$test" "$here/$test"
 done
 if [[ -x "$here/nccl_ranks" ]]; then
