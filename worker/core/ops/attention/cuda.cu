@@ -63,9 +63,11 @@ std::shared_ptr<const CudnnAttention> CudnnOf(const AttentionCall& call, Pass pa
 // From where its gradient is faster than ours; it wants more scratch.
 constexpr int kCudnnBackwardTime = 512;
 
+// By shape, best first. Whether the library has a plan costs much to ask, so HasWay says that of
+// one.
 std::vector<Way> WaysOf(const AttentionCall& call, DType dtype, Pass pass) {
   std::vector<Way> ways;
-  const bool cudnn = CudnnFits(call, dtype) && CudnnOf(call, pass) != nullptr;
+  const bool cudnn = CudnnFits(call, dtype);
   if (cudnn && pass == Pass::kForward) ways.push_back(Way::kCudnn);
   if (dtype == DType::kBF16 && attention::WholeHeadsFit(call.time, call.width)) {
     ways.push_back(Way::kWhole);
@@ -79,6 +81,10 @@ std::vector<Way> WaysOf(const AttentionCall& call, DType dtype, Pass pass) {
   }
   if (call.width <= attention::kMostWidth) ways.push_back(Way::kGeneral);
   return ways;
+}
+
+bool HasWay(Way way, const AttentionCall& call, Pass pass) {
+  return way != Way::kCudnn || CudnnOf(call, pass) != nullptr;
 }
 
 // Not empty: why there is none.
@@ -99,7 +105,7 @@ std::vector<std::string> Candidates(const BindArgs& args) {
   const AttentionCall call = CallOf(qkv, *args.attrs, args.attrs->GetFloat("rotary_base"));
   std::vector<std::string> names;
   for (const Way way : WaysOf(call, qkv.dtype, kPass)) {
-    names.push_back(kNames[static_cast<int>(way)]);
+    if (HasWay(way, call, kPass)) names.push_back(kNames[static_cast<int>(way)]);
   }
   return names;
 }
@@ -114,7 +120,8 @@ Bound BindAttention(const std::string& candidate, const BindArgs& args) {
   s->tf32 = args.attrs->GetBool("tf32");
   const std::vector<Way> ways = WaysOf(s->call, s->dtype, kPass);
   const auto way = std::find_if(ways.begin(), ways.end(), [&](Way known) {
-    return candidate == "default" || candidate == kNames[static_cast<int>(known)];
+    return (candidate == "default" || candidate == kNames[static_cast<int>(known)]) &&
+           HasWay(known, s->call, kPass);
   });
   if (ways.empty()) return {.error = "heads wider than 256"};
   if (way == ways.end()) return {.error = "no way '" + candidate + "' for these operands"};
